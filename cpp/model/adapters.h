@@ -1,5 +1,5 @@
-// Low-rank adapters (Hu et al. 2021) in the model's own file, one set per task (jina-embeddings-v3). The set of the chosen task is added to
-// the weights while they are read from the file, so code outside model/ sees only the resulting weights.
+// Low-rank adapters (Hu et al. 2021) in the model's own file, with one set of adapters per task (jina-embeddings-v3). The adapters of the
+// chosen task are added to the weights while the weights are read from the file, so code outside of model/ sees only the resulting weights.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Adapters {
   // no adapters and `task` is neither empty nor kNoTask.
   Adapters(std::shared_ptr<const files::ModelFile> file, const std::string& task);
 
-  // The names of weights that have adapters end with kOriginal (torch.nn.utils.parametrize).
+  // The end of the name of a weight that has adapters (torch.nn.utils.parametrize).
   static constexpr std::string_view kOriginal = ".parametrizations.weight.original";
   static constexpr std::string_view kNoTask = "none";
 

@@ -15,8 +15,8 @@ template <class... Parts>
       .in_file(file.path());
 }
 
-// Returns the layer of the model whose keys and values a layer of the assistant attends to: the last one that has keys and values of its
-// own and is of the same kind, with or without a window.
+// Returns the index of the model's layer whose keys and values a layer of the assistant attends to. It is the last layer with keys and
+// values of its own that, like the assistant's layer, has a window or has none. Returns the number of layers if there is no such layer.
 std::size_t source_of(const Config& model, const Layer& layer) {
   for (std::size_t i = model.layers.size(); i-- > 0;) {
     const Attention* a = model.layers[i].if_attention();
@@ -25,7 +25,7 @@ std::size_t source_of(const Config& model, const Layer& layer) {
   return model.layers.size();
 }
 
-// Returns whether both tables turn a head in the same way. A GGUF file gives the pairs that are not turned a frequency of nearly 0, and its
+// Returns true if both tables rotate a head in the same way. For pairs that are not rotated, a GGUF file has a frequency of nearly 0. Its
 // other frequencies may differ from those of a folder in their last bits.
 bool turn_alike(const RopeTable& a, const RopeTable& b) {
   RopeTable others = a;
@@ -49,7 +49,8 @@ void find_sources(const files::ModelFile& file, const Description& d, Config& c)
     if (a.window == 1) unfit(file, d, "a window of 1 holds nothing before a position");
     if (!turn_alike(d.config.ropes[static_cast<std::size_t>(from.rope)], c.ropes[static_cast<std::size_t>(a.rope)]))
       unfit(file, d, "its layer ", i, " has other frequencies of rope than the model's layers ", kind);
-    // The row of a guess stands at the position before its own (Segment::ahead), which is the window's last one.
+    // Attention takes the row of a draft token as a row of the position before (Segment::ahead). A window that ends there must be one
+    // position shorter, so that it begins at the right position.
     if (a.window > 0) --a.window;
     a.kv_from = KvFrom{.layer = source};
   }
@@ -73,7 +74,7 @@ void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file,
   find_sources(*file, d, c);
   std::set<std::size_t> reads;
   for (const Layer& layer : c.layers) reads.insert(layer.attention().kv_from->layer);
-  // Names of tensors are those of the model, too. Errors about weights must say which file they mean.
+  // The model has tensors of the same names, so the name of the file is added. Errors about weights then show which file they mean.
   for (std::size_t m = d.weights.matrices.size(); m < assistant->weights.matrices.size(); ++m)
     assistant->weights.matrices[m].name = str(file->path(), ": ", assistant->weights.matrices[m].name);
   for (std::size_t v = d.weights.vectors.size(); v < assistant->weights.vectors.size(); ++v)

@@ -1,7 +1,8 @@
-// An assistant is a small decoder in a file of its own that guesses tokens for one model (Gemma 4). It has no keys and values: its layers
-// attend to those of the model's last layers. Its first row is made of the embedding of the model's last id and of the model's hidden row
-// that chose this id; each further one of the guess before and of the assistant's own last row. All guesses of a step have the same
-// position, that of the last id, and attend to the positions before it. Results do not depend on an assistant.
+// An assistant is a small decoder in a file of its own that drafts tokens for one model (Gemma 4). Its layers compute no keys and values,
+// but attend to those of the model's last layers. The first row of a step is computed from the embedding of the model's last id and from
+// the model's hidden row that this id was sampled from. Each further row is computed from the embedding of the previous draft token and the
+// assistant's own previous row. All rows of a step have the same position, that of the last id, and attend to the positions before it.
+// Results do not depend on an assistant.
 #pragma once
 
 #include <memory>

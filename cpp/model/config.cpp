@@ -18,14 +18,14 @@ const Family& family_of(const Reader& read, bool assistant) {
   if (draft) return *draft;
   if (assistant) read.unsupported("\"", name, "\" is no assistant that pumice runs beside a model; there are ", known_assistants());
   if (const Family* family = find_family(name, read)) return *family;
-  const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // the text part of a multimodal model
+  const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // a multimodal model's language model
   if (const Family* family = half ? find_family(*half, read) : nullptr) return *family;
   const char* key = read.gguf() ? "general.architecture" : "model_type";
   read.unsupported(key, ": architecture \"", name, "\" is not known; this version runs ", known_families());
 }
 
-// Throws if another library has quantized the weights in a way that pumice does not read. MXFP4 is read for families that have names of
-// such tensors.
+// Throws if another library has quantized the weights in a way that pumice cannot load. MXFP4 is accepted for families that have tensor
+// names ending with "_blocks".
 void refuse_other_quantization(const Reader& read, const Family& family) {
   if (read.gguf() || !read.file().scheme().empty()) return;
   if (!(read.object("quantization_config") || read.object(read.key("", "quantization_config")))) return;
@@ -37,14 +37,14 @@ void refuse_other_quantization(const Reader& read, const Family& family) {
                    "(NVFP4), bitsandbytes and MLX packed, MXFP4 of gpt-oss, and every GGUF format");
 }
 
-// Throws if a GGUF file says that it has experts, and the family has none.
+// Throws if a GGUF file has a number of experts but the family has no mixture of experts.
 void refuse_experts(const Reader& read, const Config& c) {
   const std::int64_t said = read.gguf() ? read.integer("expert_count", "").value_or(0) : 0;
   if (said == 0 || std::ranges::any_of(c.layers, [](const Layer& l) { return l.if_mixture() != nullptr; })) return;
   read.unsupported(read.key("expert_count", ""), " is ", said, ": a mixture of experts is not run in the family ", c.family->name);
 }
 
-// Sets Attention::causal to false if a key of the file says so. Decoders that were trained with attention in both directions have this key
+// Sets Attention::causal to false if a key of the file says so. Decoders that were trained with bidirectional attention have this key
 // (gte-Qwen2).
 void read_mask(const Reader& read, Config& c) {
   const std::string where = read.key("attention.causal", "is_causal");
@@ -62,8 +62,8 @@ void read_mask(const Reader& read, Config& c) {
   }
 }
 
-// Throws if config.json says that tokens attend in both directions and the family has not read this key, so that the model would run as a
-// causal one. "vision" means attention in both directions among the tokens of a picture only.
+// Throws if config.json asks for bidirectional attention and the family has ignored this key, so that the model would run with causal
+// attention. The value "vision" is accepted, because it concerns only the tokens of an image.
 void refuse_unread_mask(const Reader& read, const Config& c) {
   const std::string where = read.key("", "use_bidirectional_attention");
   const files::Value* said = c.gguf ? nullptr : read.file().value(where);
@@ -75,7 +75,7 @@ void refuse_unread_mask(const Reader& read, const Config& c) {
 }
 
 // pooling_type is a value of llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder with the value rank is a reranker.
-// If it has two labels, its classifier consists of the rows of the head for "yes" and "no" (Qwen3-Reranker).
+// If its classifier has two labels, the classifier's rows are the head's rows for "yes" and "no" (Qwen3-Reranker).
 bool is_reranker(const Reader& read) { return read.gguf() && read.integer("pooling_type", "").value_or(0) == 4; }
 std::optional<PoolKind> pooling_of(const Reader& read) {
   constexpr std::array kinds = {PoolKind::mean, PoolKind::cls, PoolKind::last};
@@ -84,7 +84,7 @@ std::optional<PoolKind> pooling_of(const Reader& read) {
   return kinds[static_cast<std::size_t>(said - 1)];
 }
 
-// Throws if config.json asks for a position_embedding_type that the family does not have.
+// Throws if config.json has a position_embedding_type that the family does not have.
 void refuse_other_positions(const Reader& read, const Config& c) {
   const std::string kind = read.gguf() ? "absolute" : read.string("", "position_embedding_type").value_or("absolute");
   const bool turned = kind == "rope" || kind == "rotary";
@@ -93,14 +93,14 @@ void refuse_other_positions(const Reader& read, const Config& c) {
   read.unsupported("position_embedding_type \"", kind, "\" is not known; this version has absolute");
 }
 
-// config.json says in the name of the model's class whether its classifier labels texts or tokens; the tensors may be the same.
+// The name of the model's class in config.json decides whether a classifier labels texts or tokens. Both kinds may have the same tensors.
 bool labels_tokens(const Reader& read) {
-  const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // any other value says nothing
+  const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // ignored if it is not a list of strings
   const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
   return names && names->size() > 0 && std::string((*names)[0]).ends_with("ForTokenClassification");
 }
 
-// Most families have only a matrix and its bias in a classifier of tokens.
+// In most families a classifier of tokens consists of only a matrix and its bias.
 void read_token_classifier(const Reader& read, ClassifierHead& head) {
   if (labels_tokens(read)) head.what = Classifies::tokens;
   if (head.what != Classifies::tokens) return;
@@ -145,7 +145,7 @@ Config read_config(const files::ModelFile& file, bool assistant, GgufNotes* note
   read_mask(read.quiet(), c);
   refuse_unread_mask(read, c);
   if (!c.causal()) read.gguf_says("attention.causal", false);
-  // The classifier that a decoder may have, unless its family says otherwise.
+  // A decoder may have this classifier, unless its family sets another one.
   if (c.has_head && !c.head_transform) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   read_token_classifier(read, c.classifier);
   if (const auto said = pooling_of(read)) c.pooling = said;

@@ -1,5 +1,4 @@
-// A model's hyperparameters in one form, for GGUF and safetensors files alike. read_config() returns a Config only if every number in it is
-// in range.
+// A model's hyperparameters, in the same form for GGUF and safetensors files. read_config() throws if a number in the file is out of range.
 #pragma once
 
 #include <cstdint>
@@ -36,54 +35,54 @@ enum class DenseBefore : std::uint8_t {
 // A classifier: logits = classifier(norm(activation(dense(row)))).
 struct ClassifierHead {
   Classifies what = Classifies::texts;
-  PoolKind pooling = PoolKind::cls;  // cls, last or mean: takes the first token, the last token, or the mean of all tokens
+  PoolKind pooling = PoolKind::cls;  // cls: the first token's row; last: the last token's row; mean: the mean of all rows
   DenseBefore dense = DenseBefore::none;
   Activation activation = Activation::tanh;
   bool norm = false;                    // a norm of the model's kind follows `activation` (ModernBERT)
-  bool dense_bias = true, bias = true;  // whether the file must have a bias for the dense layer, and for the classifier
-  bool difference = false;              // there are two labels, and the score is the first logit minus the second
+  bool dense_bias = true, bias = true;  // true: the file must have the bias of the dense layer / of the classifier
+  bool difference = false;              // the classifier has two labels, and a text's score is the first logit minus the second
 
   bool has_dense() const { return dense != DenseBefore::none; }
 };
 
-// The head of an encoder that was trained to predict masked tokens (masked language model, MLM). For each token's row it gives a logit for
-// each token of the vocabulary: decoder(norm(activation(dense(row)))).
+// The head of an encoder that was trained to predict masked tokens (masked language model, MLM). It computes one logit per token of the
+// vocabulary from each token's row: decoder(norm(activation(dense(row)))).
 struct MlmHead {
-  std::int32_t width = 0;  // number of columns of the dense layer's result, and of the decoder's matrix
-  bool dense = true;       // false: the decoder multiplies the row itself, without dense layer and norm (EuroBERT)
+  std::int32_t width = 0;  // number of columns of the dense layer's output and of the decoder's matrix
+  bool dense = true;       // false: the decoder multiplies the row itself, and there is no dense layer and no norm (EuroBERT)
   Activation activation = Activation::gelu;
-  bool dense_bias = true, bias = true;  // whether the file must have a bias for the dense layer, and for the decoder
+  bool dense_bias = true, bias = true;  // true: the file must have the bias of the dense layer / of the decoder
 };
 
 // Buckets of distances between query and key, each with a learned bias (T5, MPNet). The second half of the buckets is for keys after the
-// query. Each short distance has a bucket of its own. For longer distances, the index of the bucket grows with the logarithm of the
-// distance, up to max_distance.
+// query. In each half, every short distance has a bucket of its own. For longer distances, up to max_distance, the index of the bucket
+// grows with the logarithm of the distance.
 struct PositionBuckets {
   std::int32_t count = 0, max_distance = 0;
 };
 
-// Which token counts as a text's last token for pooling, if it is not the real last one: the first token whose id is `id`, or without `id`
-// the first token that has the largest id in the text (CLIP).
+// Says which token of a text is its last token for pooling, if that is not the text's real last token: the first token whose id is `id`. If
+// `id` is empty, it is the first token that has the largest id in the text (CLIP).
 struct TextEnd {
   std::optional<std::int32_t> id;
 };
 
 // Rows pass through the file's layers several times (Nanbeige 4.2).
 struct Loops {
-  std::size_t count = 1;  // Config::layers has the file's layers this many times in a row
+  std::size_t count = 1;  // Config::layers repeats the file's layers this many times
 };
 
-// The head's matrix is used with each of its columns divided by the column's length (Ling-lite).
+// Each column of the head's matrix is divided by its length, the root of the sum of its squares (Ling-lite).
 struct HeadColumns {
-  float floor = 0;  // the smallest length by which a column is divided
+  float floor = 0;  // added to each length, so that no column is divided by 0
 };
 
-// The model that an assistant makes guesses for (model/assistant.h).
+// The model that an assistant drafts tokens for (model/assistant.h).
 struct Backbone {
   std::int32_t hidden_size = 0;
 };
 
-// A second input of each layer (Gemma 4 E2B, E4B). For each layer and each token it is `width` columns of
+// A second input of each layer (Gemma 4 E2B, E4B). For each layer and each token, this input has `width` columns:
 //   scale * (norm(projection_scale * row * W^T) + embedding_scale * table[id])
 // where `row` is the token's embedding and `id` is the token's id. Without a table, the second term is absent (EmbeddingGemma 2). The layer
 // multiplies these columns by a gate computed from the hidden row, multiplies the result by a matrix, and adds the normalised product to
@@ -92,13 +91,13 @@ struct LayerInputs {
   std::int32_t width = 0;
   bool table = true;
   float embedding_scale = 1, projection_scale = 1, scale = 1;
-  Activation activation = Activation::gelu_tanh;  // applied to the gate
+  Activation activation = Activation::gelu_tanh;  // activation of the gate
 };
 
 // A matrix that maps embeddings to hidden_size, for models whose embedding tables have another width (ALBERT, ELECTRA).
 struct EmbeddingMap {
   std::int32_t width = 0;  // number of columns of the embedding tables
-  // If true, the embedding norm follows the matrix, which then has no bias (DeBERTa). If false, the norm comes before the matrix.
+  // True if the embedding norm follows the matrix, which then has no bias (DeBERTa). False if the norm precedes the matrix.
   bool norm_after = false;
 };
 
@@ -109,64 +108,71 @@ struct Config {
   std::int64_t n_ctx = 0;  // number of positions that the model was trained for
   std::vector<Layer> layers;
   std::optional<Loops> loops;
-  // The layer of the draft head: it predicts the token after the next one (multi-token prediction; Gloeckle et al. 2024, DeepSeek-AI 2024).
-  // Results do not depend on it, because its tokens are only guesses. It has the index layers.size() where layers are named by index.
+  // The layer of the draft head, which predicts the token after the next one (multi-token prediction; Gloeckle et al. 2024, DeepSeek-AI
+  // 2024). Results do not depend on the draft head, because its tokens are only guesses. Where layers have an index, the draft head's layer
+  // has the index layers.size().
   std::optional<Layer> draft;
-  std::string why_no_draft = "its family has none that pumice runs";  // if `draft` is empty
+  std::string why_no_draft = "its family has none that pumice runs";  // the reason why `draft` is empty; not used otherwise
   std::optional<Backbone> backbone;                                   // if the model is an assistant
-  std::vector<RopeTable> ropes;                                       // distinct tables; Attention::rope is an index into them
-  std::vector<float> alibi_slopes;                                    // one slope per head, for layers with PositionBias::alibi
-  std::optional<PositionBuckets> position_buckets;                    // shared by all layers with PositionBias::buckets
+  std::vector<RopeTable> ropes;                     // distinct rope tables of all layers; Attention::rope is an index into this list
+  std::vector<float> alibi_slopes;                  // one slope per head, for layers with PositionBias::alibi
+  std::optional<PositionBuckets> position_buckets;  // shared by all layers with PositionBias::buckets
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
   bool norm_weight = true;   // false: norms have no weights (OLMo 1, an option of OPT)
-  bool norm_bias = false;    // the file must have biases for norms
+  bool norm_bias = false;    // the file must have biases for the norms
   bool norm_offset = false;  // the file stores w - 1 for a norm's weight w
   // embeddings, head and pooling
   float embedding_scale = 1;
   std::optional<EmbeddingMap> embedding_map;
   std::optional<LayerInputs> layer_inputs;
   bool embedding_norm = false;       // embeddings are normalised
-  bool learned_positions = false;    // the model adds learned embeddings of positions
-  std::int32_t position_offset = 0;  // row of the position table for position 0 (2 in RoBERTa and OPT)
-  bool token_types = false;          // the model adds embeddings of token types; a GGUF file may lack their table
+  bool learned_positions = false;    // the model adds learned position embeddings to token embeddings
+  std::int32_t position_offset = 0;  // row of the position embedding table for position 0 (2 in RoBERTa and OPT)
+  bool token_types = false;          // the model adds token type embeddings; a GGUF file may lack their table
   bool final_norm = true;
-  bool has_head = true;    // the model computes logits; if the file has no matrix for the head, the token embedding is used
-  bool head_bias = false;  // the head must have a bias in the file
+  bool has_head = true;    // the model computes logits; if the file has no head matrix, the token embedding takes its place
+  bool head_bias = false;  // the file must have a bias for the head
   std::optional<HeadColumns> head_columns;
-  // The head takes norm(activation(dense(row))) in place of the row. `classifier` says which activation, norm and biases these are.
+  // If true, the head's input is norm(activation(dense(row))) and not the row. `classifier` has the activation, the norm and the biases.
   bool head_transform = false;
-  ClassifierHead classifier;        // used if the file has a classifier
-  std::optional<MlmHead> mlm_head;  // the family has one that pumice runs; used only if the file has it (MlmUse)
+  ClassifierHead classifier;        // settings of the classifier, used if the file has one
+  std::optional<MlmHead> mlm_head;  // set if the family has an MLM head that pumice runs; used only if the file has its tensors (MlmUse)
   bool projects_rows = false;       // the file must have the matrix that projects each token's row after the final norm (EmbeddingGemma 2)
   float logit_scale = 1, logit_softcap = 0;
   std::optional<TextEnd> text_end;
-  std::optional<PoolKind> pooling;  // empty if the file does not say how to pool
+  std::optional<PoolKind> pooling;  // kind of pooling that the file has; empty if it has none
   std::vector<std::string> notes;   // features of the file that pumice ignores, with the reasons
-  // Each text begins with "lacks" and says what this file lacks, how that affects vectors or scores, and what to do.
+  // Texts about what this file lacks, how that affects vectors or scores, and what to do. Each text begins with "lacks".
   std::vector<std::string> incomplete;
-  // Tensors of a GGUF file by which pooled rows are multiplied, in this order (EmbeddingGemma: dense_2, dense_3).
+  // Names of the tensors of a GGUF file by which pooled rows are multiplied, in this order (EmbeddingGemma: dense_2, dense_3).
   std::vector<std::string> dense;
 
-  // Returns the index of a layer's tensors in the file. The draft head's layer keeps its index.
+  // Returns the number that the layer's tensors have in the file. With `loops`, several layers share one number. The draft head's layer
+  // keeps its index.
   std::size_t layer_in_file(std::size_t layer) const { return layer < layers.size() ? layer % layers_in_file() : layer; }
-  std::size_t layers_in_file() const { return loops ? layers.size() / loops->count : layers.size(); }  // without the draft head's layer
-  std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }      // of the embedding tables
+  // Returns the number of layers in the file, without the draft head's layer.
+  std::size_t layers_in_file() const { return loops ? layers.size() / loops->count : layers.size(); }
+  // Returns the number of columns of the embedding tables.
+  std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }
   std::int64_t inputs_width() const { return layer_inputs ? layer_inputs->width * static_cast<std::int64_t>(layers.size()) : 0; }
   std::size_t draft_index() const { return layers.size(); }
-  std::size_t all_layers() const { return layers.size() + (draft ? 1 : 0); }  // number of layers, that of the draft head included
+  std::size_t all_layers() const { return layers.size() + (draft ? 1 : 0); }  // number of layers including the draft head's
   const Layer& layer(std::size_t index) const { return index < layers.size() ? layers[index] : *draft; }
-  bool causal() const;                            // true if no layer lets a token attend to later tokens
-  const Attention* first_attention() const;       // of the first layer that has attention, or null
-  const RelativePlaces* places() const;           // of the layers with attention, or null if they have none
-  std::size_t cache_of(std::size_t layer) const;  // the index of the layer whose keys and values `layer` attends to
-  bool keeps_past() const { return has_head; }    // true if the model generates text, for which it needs kv caches
+  bool causal() const;  // true if no layer lets a token attend to later tokens
+  // Returns the attention of the first layer that has attention, or null if no layer has it.
+  const Attention* first_attention() const;
+  // Returns the relative positions of the layers with attention, or null if these layers have none.
+  const RelativePlaces* places() const;
+  // Returns the index of the layer whose keys and values `layer` attends to.
+  std::size_t cache_of(std::size_t layer) const;
+  bool keeps_past() const { return has_head; }  // true if the model generates text, for which it needs kv caches
 };
 
 // Throws ErrorKind::unsupported_model for families and features that pumice does not run, and ErrorKind::model_format for numbers that are
-// out of range. The configuration of an assistant is read only if `assistant` is true, and then no other one.
-// If `notes` is not null, it gets what the GGUF file of a folder says (model/reader.h).
+// out of range. If `assistant` is true, the file must be an assistant; if false, it must not be. If `notes` is not null and the file is a
+// folder, the function writes to it what the folder's GGUF file has (model/reader.h).
 Config read_config(const files::ModelFile& file, bool assistant = false, GgufNotes* notes = nullptr);
 
 PoolKind pooling_from_name(const std::string& name);

@@ -16,7 +16,8 @@ namespace {
 
 constexpr double kSame = 1e-5;
 
-// If a struct gets another field, this file does not compile until the field is in the struct's list.
+// Defines compare() for a struct, from the list of its fields. If a struct gets another field, this file does not compile until the list
+// has the field.
 #define PUMICE_COMPARE(Type, ...)                \
   void compare(const Type& a, const Type& b) {   \
     const auto tied = [](const Type& given) {    \
@@ -141,7 +142,7 @@ class Comparison {
       (field(type, names, std::get<index>(a), std::get<index>(b)), ...);
     }(std::make_index_sequence<std::tuple_size_v<Fields>>());
   }
-  // Compares the field whose name is the first of `names`, and drops that name.
+  // Compares the field whose name comes first in `names`, and removes that name from `names`.
   template <class A>
   void field(std::string_view type, std::string_view& names, const A& a, const A& b) {
     const std::size_t comma = names.find(',');
@@ -156,7 +157,7 @@ class Comparison {
 
 #undef PUMICE_COMPARE
 
-// Empties the tables that no layer uses.
+// Empties the rope tables that no layer uses, so that they are not compared.
 void drop_unused_ropes(Config& c) {
   std::vector<bool> used(c.ropes.size());
   for (const Layer& layer : c.layers) {

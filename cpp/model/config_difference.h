@@ -1,4 +1,4 @@
-// Compares two configurations of a model, read from different files: a safetensors folder and the GGUF file that was made from it.
+// Compares two configurations of a model that were read from different files: a safetensors folder and the GGUF file made from it.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 namespace pumice::model {
 
 struct Difference {
-  std::string field;  // "Attention::window"
-  std::string text;   // "layer 3: 4096 and 0"
+  std::string field;  // name of the struct and the field, for example "Attention::window"
+  std::string text;   // both values, for example "layer 3: 4096 and 0"
 };
 
-// Returns the first difference in each field. Floats that differ by less than 1e-5 of their size are equal, because the two files may have
-// computed them in another order.
+// Returns the first difference in each field. Floats count as equal if they differ by less than 1e-5 of their size, because the two files
+// may have computed them in different ways.
 std::vector<Difference> differences(Config a, Config b);
 
 }  // namespace pumice::model

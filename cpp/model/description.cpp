@@ -16,7 +16,7 @@ namespace {
 
 class Resolver {
  public:
-  // `model` is the model of which the file is an assistant, or null.
+  // If `file` is an assistant, `model` is the model that it drafts tokens for. Otherwise `model` is null.
   Resolver(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description* model = nullptr)
       : file_(std::move(file)),
         options_(options),
@@ -76,7 +76,7 @@ class Resolver {
     return id == MatrixId::none ? 0 : static_cast<std::int32_t>(d_.matrix(id).rows);
   }
 
-  // Throws if the file has the bias of a role in some layers and lacks it in others, because results would be wrong.
+  // Throws if the file has the bias of a role in some layers but not in all layers that have the role, because results would be wrong.
   void require_equal_biases(Role role) const {
     const auto has = [&](std::size_t layer) { return d_.at(layer, role).bias != VectorId::none; };
     std::size_t with = 0;
@@ -105,11 +105,12 @@ class Resolver {
     d_.labels = 1;
   }
 
-  // Decides whether the model has a head and which matrix it is. A matrix for the head in the file is used whatever config.json says,
-  // because config.json can be wrong in both directions about whether the head is tied to the embedding. Without such a matrix, the head is
-  // the embedding; but if config.json says that the head is not tied, the missing matrix is an error. Three kinds of model have no head:
-  // those with attention in both directions, classifiers, and embedders. An embedder has tensor names without the prefix of a wrapper
-  // class. It either has no matrix for the head and is not tied, or lacks the dense layer that comes before the head.
+  // Decides whether the model has a head for logits, and which matrix it is. If the file has a matrix for the head, that matrix is used
+  // whatever config.json says, because config.json can be wrong in both directions about whether the head is tied to the embedding. If the
+  // file has no such matrix, the head is the embedding, unless config.json says that the head is not tied; then the missing matrix is an
+  // error. Three kinds of models have no head: models with bidirectional attention, classifiers, and embedders. An embedder is recognised
+  // by two signs. Its tensor names lack the prefix of a wrapper class. And it either has no matrix for the head and is not tied, or lacks
+  // the dense layer that precedes the head.
   void find_head() {
     Config& c = d_.config;
     if (!c.has_head) return;
@@ -134,8 +135,8 @@ class Resolver {
     if (d_.global(Role::head).matrix == embedding && embedding != MatrixId::none) reader_.quantize(embedding);
   }
 
-  // Drops the MLM head if the model is loaded without it. With MlmUse::maybe that is the case unless config.json names a class for
-  // predicting masked tokens and the file has the head's tensors.
+  // Removes the MLM head from the configuration if the model is loaded without it. With MlmUse::maybe, the head stays only if config.json
+  // names a class for predicting masked tokens and the file has the head's tensors.
   void choose_mlm_head() {
     std::optional<MlmHead>& head = d_.config.mlm_head;
     if (options_.mlm_head == MlmUse::always && !head)
@@ -143,15 +144,15 @@ class Resolver {
            ": sparse vectors need a head that predicts masked tokens, which this version does ", "not run for \"", config().family->name,
            "\"", config().gguf ? " in GGUF files. Load the model's folder of safetensors" : "");
     if (!head || options_.mlm_head == MlmUse::always) return;
-    const files::Value* classes = file_->value("architectures");  // any other value says nothing
+    const files::Value* classes = file_->value("architectures");  // ignored if it is not a list of strings
     const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
     const bool named = names && names->size() > 0 && std::string((*names)[0]).ends_with("ForMaskedLM");
     const bool there = !head->dense || names_.weight(Role::mlm_dense, 0).tensor;
     if (options_.mlm_head == MlmUse::never || !named || !there) head.reset();
   }
 
-  // Sets the decoder of the MLM head to the token embedding if the file has no matrix for it. config.json says that the two are not tied
-  // only if the missing matrix is an error.
+  // Sets the decoder of the MLM head to the token embedding if the file has no matrix for the decoder. If config.json says that decoder and
+  // embedding are not tied, the missing matrix is an error.
   void read_mlm_decoder() {
     if (!config().mlm_head) return;
     Parameter& decoder = d_.globals[index(Role::mlm_decoder)];
@@ -160,7 +161,7 @@ class Resolver {
     reader_.tie_mlm_decoder(decoder);
   }
 
-  // Makes a matrix of each strip of the decoder, with its part of the bias. The programs use the strips and not the whole matrix.
+  // Makes each strip of the MLM decoder a matrix of its own, with its part of the bias. Programs use the strips and not the whole matrix.
   void cut_mlm_decoder() {
     if (!config().mlm_head) return;
     const Parameter whole = d_.global(Role::mlm_decoder);
@@ -186,7 +187,7 @@ class Resolver {
     }
   }
 
-  // Makes the projection of each token's row the first module (voyage-4-nano).
+  // Makes the projection of token rows, if the model has one, the first module (voyage-4-nano).
   void project_rows() {
     const Parameter& projection = d_.global(Role::row_projection);
     if (!projection.present()) return;
@@ -217,8 +218,8 @@ class Resolver {
     }
   }
 
-  // Tensors that nobody reads are an entry of Description::incomplete. Those of layers are an error, because results would differ from the
-  // original's, unless the caller allows them.
+  // Adds an entry to Description::incomplete if the file has tensors that no role uses. If such tensors belong to layers, results would
+  // differ from the original model's, so this is an error unless DescribeOptions::allow_unread is true.
   void note_unread() {
     const TensorNames::Unread unread = names_.unread([&](Role role) {
       for (std::size_t layer = 0; layer < d_.layers.size(); ++layer)
@@ -246,7 +247,8 @@ class Resolver {
   std::shared_ptr<const files::ModelFile> file_;
   const DescribeOptions& options_;
   Description d_;
-  const std::size_t model_matrices_, model_vectors_;  // of an assistant: numbers of the model's weights, which come first
+  // For an assistant: the numbers of matrices and vectors of the model, which come first in Description::weights. Otherwise 0.
+  const std::size_t model_matrices_, model_vectors_;
   TensorNames names_;
   WeightReader reader_;
 };

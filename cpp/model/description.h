@@ -1,4 +1,4 @@
-// A description of a model: its configuration, and its weights by role. The weights have been found in the file and their shapes have been
+// Describes a model by its configuration and its weights by role. All weights have been found in the file and their shapes have been
 // checked, but the data of large weights have not been read yet.
 #pragma once
 
@@ -20,34 +20,35 @@
 
 namespace pumice::model {
 
-// The ids of the matrix or vector in one role and of its bias. An id is `none` if the model has no such weight.
+// The ids of the weight of one role (a matrix or a vector) and of its bias. An id is `none` if the model has no such weight.
 struct Parameter {
   MatrixId matrix = MatrixId::none;
   VectorId vector = VectorId::none, bias = VectorId::none;
-  // The factors a and b of an adapter of a quantised matrix W. The product is (W + b a) x.
+  // The factors a and b of an adapter that stays separate from a quantised matrix W. The product is (W + b a) x.
   MatrixId lora_a = MatrixId::none, lora_b = MatrixId::none;
   bool present() const { return matrix != MatrixId::none || vector != VectorId::none; }
 };
 
 using Parameters = std::array<Parameter, kRoles>;
 
-// A module that follows the layers: a small matrix or a norm, of sentence-transformers or of the model itself (Role::row_projection). Its
-// input is the pooled rows or, if `on_tokens` is true, the rows of the tokens before pooling.
+// A module is a small matrix or a norm that follows the layers. It belongs to sentence-transformers, or to the model itself
+// (Role::row_projection). Its input is the pooled rows or, if `on_tokens` is true, the rows of the tokens before pooling.
 enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
 struct Module {
   ModuleKind kind = ModuleKind::dense;
   bool on_tokens = false;
   std::int32_t width = 0;  // number of columns of the output
-  // A dense module computes activation(weight * in). If `residual` is true, it adds shortcut * in, or `in` itself if there is no shortcut.
+  // A dense module computes activation(weight * in), where `in` is its input. If `residual` is true, the module adds shortcut * in, or `in`
+  // itself if there is no shortcut.
   Parameter weight, shortcut;
   Activation activation = Activation::none;
   bool residual = false;
 };
 
-// Of an encoder, whether its MLM head is read: never; if config.json names a class ...ForMaskedLM and the file has the head; or always, so
-// that a missing head is an error.
+// Says whether the MLM head of an encoder is loaded. never: it is not. maybe: it is loaded if config.json names a class ...ForMaskedLM and
+// the file has the head. always: it is loaded, and a missing head is an error.
 enum class MlmUse : std::uint8_t { never, maybe, always };
-// The decoder of an MLM head is cut into strips of so many rows. A backend has the logits of one strip in memory at a time.
+// Number of rows in one strip of an MLM head's decoder. A backend has the logits of only one strip in memory at a time.
 inline constexpr std::int64_t kMlmStrip = 4096;
 
 struct Description;
@@ -75,41 +76,48 @@ struct SidePart {
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;              // of the whole model: embeddings, final norm, head, classifier and its dense layer
-  std::vector<Parameters> layers;  // Config::all_layers() of them
+  Parameters globals;              // weights outside of the layers: embeddings, final norm, head, classifier and its dense layer
+  std::vector<Parameters> layers;  // one entry per layer, Config::all_layers() in number
   std::vector<SidePart> sides;
-  VectorId draft_shift = VectorId::none;   // for Config::draft: the taps of a convolution that moves each row to the next position
-  VectorId alibi_slopes = VectorId::none;  // for layers with PositionBias::alibi
-  // For layers with PositionBias::buckets: heads x (2 position_reach + 1) values, as in Attend.
+  // For Config::draft: the taps of a convolution that moves each row to the next position.
+  VectorId draft_shift = VectorId::none;
+  VectorId alibi_slopes = VectorId::none;  // ALiBi's slopes, for layers with PositionBias::alibi
+  // For layers with PositionBias::buckets: the learned biases, heads x (2 position_reach + 1) values, as Attend::bias (core/ops.h) needs
+  // them.
   VectorId position_bias = VectorId::none;
   std::int32_t position_reach = 0;
-  PlaceTables places;                                // for layers with Attention::places
-  std::vector<VectorId> key_norms;                   // [layer]: as add_key_norms() in model/taps.h says
-  std::vector<PoolKind> pooling = {PoolKind::mean};  // if there are several, the vectors are concatenated in this order
+  PlaceTables places;                                // tables for layers with Attention::places
+  std::vector<VectorId> key_norms;                   // weights of the norm of q and k in each layer; set by add_key_norms() (model/taps.h)
+  std::vector<PoolKind> pooling = {PoolKind::mean};  // kinds of pooling; the vectors of several kinds are concatenated in this order
   std::vector<Module> modules;
-  // For a reranker that is a decoder: the rows of the head that belong to the label tokens. They are applied to the last token.
+  // For a reranker that is a decoder: a matrix of those rows of the head that belong to the label tokens. It is applied to the last token.
   Parameter score;
-  std::vector<Parameter> mlm_strips;  // the decoder of the MLM head, kMlmStrip rows each; empty if the model has no such head
-  std::vector<MatrixId> copies;       // matrices of tensors that another matrix has too, in another form: not counted as parameters
-  std::int32_t vocab_size = 0;        // number of rows of the token embedding
-  std::int32_t labels = 0;            // number of outputs of the classifier; 0: there is no classifier
+  // The decoder of the MLM head as matrices of kMlmStrip rows each. Empty if the model has no such head.
+  std::vector<Parameter> mlm_strips;
+  // Matrices whose tensor also belongs to another matrix (a table that is used as a product, too). They are not counted in `parameters`.
+  std::vector<MatrixId> copies;
+  std::int32_t vocab_size = 0;  // number of rows of the token embedding
+  std::int32_t labels = 0;      // number of outputs of the classifier; 0: there is no classifier
   std::uint64_t parameters = 0;
-  std::vector<std::shared_ptr<const files::ModelFile>> files;  // of the model, its adapters and its modules
-  std::vector<std::string> notes;  // what load() was asked for and did not do, and why; how packed weights are read
-  // Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer reads.
+  // The files of the model, of its adapters, and of its modules.
+  std::vector<std::shared_ptr<const files::ModelFile>> files;
+  // Texts about requests to load() that were not carried out, with the reasons, and about how packed weights are read.
+  std::vector<std::string> notes;
+  // The texts of Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer uses.
   std::vector<std::string> incomplete;
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
   bool gives_sparse() const { return !mlm_strips.empty(); }
   bool labels_tokens() const { return labels > 0 && config.classifier.what == Classifies::tokens; }
-  std::int32_t row_size() const {  // width of a token's row after the modules with on_tokens
+  // Returns the width of a token's row after the modules with on_tokens.
+  std::int32_t row_size() const {
     std::int32_t width = config.hidden_size;
     for (const Module& m : modules) width = m.on_tokens ? m.width : width;
     return width;
   }
-  // Returns the width of a text's vector before the modules of pooled rows: for each kind of pooling, one row, projected if the model has a
-  // projection.
+  // Returns the width of a text's vector before the modules of pooled rows. The vector has one row per kind of pooling, each multiplied by
+  // the projection if the model has one.
   std::int64_t pooled_size() const {
     const MatrixId projection = global(Role::projection).matrix;
     return static_cast<std::int64_t>(pooling.size()) * (projection == MatrixId::none ? row_size() : matrix(projection).rows);
@@ -133,23 +141,24 @@ struct Description {
 };
 
 struct DescribeOptions {
-  // Float matrices are converted to this format while they are read. Embedding tables keep their format unless they are also the head.
+  // The format to which float matrices are converted while they are read. Embedding tables keep their format unless they are also the head.
   std::optional<Format> quantize;
-  // `automatic` allows a backend to round the matrices of an encoder (Matrix::rounding), except those of a classifier and of the dense
-  // layer before it.
+  // `automatic` allows a backend to round the matrices of an encoder without experts (Matrix::rounding), except the matrices of a
+  // classifier and of the dense layer before the classifier.
   Compute compute = Compute::automatic;
   MlmUse mlm_head = MlmUse::never;
-  bool draft = true;  // whether the draft head is read, if the file has one
-  std::string task;   // the adapters of this task are merged into the weights (model/adapters.h)
+  bool draft = true;  // true: the draft head is loaded if the file has one
+  std::string task;   // name of the task whose adapters are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;
-  // Whether tensors of layers that no part of the model reads are an entry of Description::incomplete. If false, they are an error.
+  // A file may have tensors of layers that no part of the model uses. If true, Description::incomplete gets an entry about them. If false,
+  // they are an error.
   bool allow_unread = false;
 };
 
 // Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is missing, has the wrong shape, or belongs to a
-// layer and is not read, and ErrorKind::unsupported_model if its format is unknown.
+// layer that does not use it. Throws ErrorKind::unsupported_model if a tensor's format is unknown.
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
-// Describes an assistant. Its weights come after those of `model`, which are the first ones of the result.
+// Describes an assistant. Description::weights of the result begins with the weights of `model`, and the assistant's weights follow.
 Description describe_assistant(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description& model);
 
 }  // namespace pumice::model

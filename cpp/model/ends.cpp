@@ -6,7 +6,7 @@
 namespace pumice::model {
 namespace {
 
-// Pools `in` in each of the given ways and concatenates the results.
+// Pools `in` with each of the given kinds of pooling, and concatenates the results.
 View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   const View out = w.slot(Rows::segments, in.width * static_cast<std::int32_t>(kinds.size()));
   for (std::int32_t col = 0; const PoolKind kind : kinds) {
@@ -16,7 +16,7 @@ View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   return out;
 }
 
-// Projects the vector of each kind of pooling separately, if the model has a projection.
+// If the model has a projection, projects the vector of each kind of pooling separately. Otherwise returns `pooled`.
 View projected(Writer& w, View pooled) {
   const Parameter& projection = w.d.global(Role::projection);
   if (!projection.present()) return pooled;
@@ -35,7 +35,7 @@ void write_dense(Writer& w, const Module& m, View x, View out) {
   w.linear(x, out, {m.weight}, std::move(op));
 }
 
-// Computes norm(activation(dense(row))), which classifiers and some heads take in place of the row. Returns `row` if the model has no dense
+// Computes norm(activation(dense(row))), which is the input of classifiers and of some heads. Returns `row` if the model has no dense
 // layer.
 View transformed(Writer& w, View row) {
   const Parameter& dense = w.d.global(Role::head_dense);
@@ -46,8 +46,8 @@ View transformed(Writer& w, View row) {
   return out;
 }
 
-// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If Classifies is not
-// `texts`, computes it for every token's row. If it is `late`, then pools the logits.
+// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. With Classifies::tokens
+// and Classifies::late, computes it for every token's row instead. With `late`, the logits are then pooled.
 View classify(Writer& w, const View& x) {
   const ClassifierHead& head = w.c.classifier;
   const bool each = head.what != Classifies::texts;
@@ -57,7 +57,7 @@ View classify(Writer& w, const View& x) {
   return head.what == Classifies::late ? pool(w, logits, {head.pooling}) : logits;
 }
 
-// Computes a decoder's logits at the last token, for the ids of the labels only.
+// Computes a decoder's logits at the last token, only for the ids of the labels.
 View score(Writer& w, const View& x) {
   const View out = w.slot(Rows::segments, w.d.labels);
   const View last = pool(w, x, {PoolKind::last});
@@ -94,8 +94,8 @@ View write_modules(Writer& w, View x, bool on_tokens) {
     if (m.kind == ModuleKind::dense) {
       write_dense(w, m, x, out);
     } else {
-      // 1e-5 is the eps of torch.nn.LayerNorm. The eps for normalize keeps the length by which it divides at 1e-12 or more, like torch's
-      // normalize().
+      // 1e-5 is the eps of torch.nn.LayerNorm. With the eps for normalize, rows are divided by a length of at least about 1e-12, as in
+      // torch's normalize().
       const bool layer = m.kind == ModuleKind::layer_norm;
       w.add(Norm{.in = x,
                  .out = out,

@@ -1,5 +1,5 @@
-// Writes the operations at the beginning and at the end of a program: the embedding of ids, what follows the last layer (pooling, modules,
-// classifiers), and logits.
+// Writes the operations at the beginning and at the end of a program: the embeddings of ids, the steps after the last layer (pooling,
+// modules, classifiers), and logits.
 #pragma once
 
 #include "model/programs.h"
@@ -9,14 +9,15 @@ namespace pumice::model {
 
 // Adds operations that look up the embeddings of the ids and write them to `x`.
 void write_embedding(Writer& writer, const View& x);
-// Adds the final norm, unless `output` is hidden or selected: another program reads such rows and normalises them.
+// Adds the final norm, unless `output` is hidden or selected. Such rows are normalised by the program that receives them (write_head()).
 void write_final_norm(Writer& writer, const View& x, Output output);
 // Adds the modules whose Module::on_tokens equals `on_tokens`. Returns the view of their result, or x if there are no such modules.
 View write_modules(Writer& writer, View x, bool on_tokens);
 View write_selected(Writer& writer, const View& x);
 View write_pooled(Writer& writer, const View& x);
 View write_classes(Writer& writer, const View& x);
-// Adds the MLM head and the maximum of its logits over the rows of each segment. Only one strip of the vocabulary is in memory at a time.
+// Adds operations that compute the MLM head's logits, and for each token of the vocabulary the maximum of its logits over the rows of a
+// segment. Only one strip of the vocabulary is in memory at a time.
 View write_sparse(Writer& writer, const View& x);
 
 enum class Give : std::uint8_t { logits, log_probs, top };

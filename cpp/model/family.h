@@ -1,5 +1,5 @@
-// A family of models: the names of its tensors and of its configuration's keys, and a function that fills Config. Each family is defined in
-// a file in families/ and listed in families.def.
+// Describes a family of models by the names of its tensors, the names of its configuration's keys, and a function that fills Config. Each
+// family is defined in a file in families/ and listed in families.def.
 #pragma once
 
 #include <cstdint>
@@ -12,51 +12,53 @@
 
 namespace pumice::model {
 
-// How the rows of several roles are ordered in a tensor that these roles share.
+// Says how the rows of several roles are ordered in a tensor that these roles share. The comments list the parts of the tensor in order.
 enum class Fused : std::uint8_t {
   no,
   qkv,             // queries, then keys, then values
-  qkv_by_head,     // for each kv head: its query heads, its key head, its value head
-  qvk_by_quarter,  // for each quarter of the heads: their queries, their values, their keys (CodeGen)
-  q_gate_by_head,  // for each head: its query, its columns of OutputGate
+  qkv_by_head,     // for each kv head: the queries that belong to it, the key, the value
+  qvk_by_quarter,  // for each quarter of the heads: the heads' queries, their values, their keys (CodeGen)
+  q_gate_by_head,  // for each head: its query, its columns of the output gate (OutputGate)
   gate_up,         // gate, then up
   up_gate,         // up, then gate
-  // Of latent attention:
-  latent_q,     // for each head: its plain columns, its columns that rope turns; with LatentAttention::q_rank
-  whole_q,      // the same without q_rank
-  latent_down,  // the latent vector, then the key's columns that rope turns
-  latent_up,    // for each head: what expands the latent vector to the plain columns of its key, and to its value
-  // Of a recurrent mixer:
-  scan_qkv,                // q, k, v
-  scan_parts,              // gate, v, k, q, step (Mamba-2)
-  scan_qkv_gate_by_head,   // for each head of keys: its q, its k, the values and the gates of its heads (Qwen3-Next)
-  scan_beta_step_by_head,  // for each head of keys: the betas and the steps of its heads (Qwen3-Next)
-  taps_qkv,                // the taps of q, k, v
-  taps_vkq,                // the taps of v, k, q (Mamba-2)
-  // Of each expert of a mixture:
-  expert_gate_up,         // gate, then up
-  expert_gate_up_by_row,  // for each hidden value: its row of gate, its row of up (gpt-oss)
-  shared_gate_up,         // of the shared expert: gate, then up
+  // Tensors of latent attention:
+  latent_q,     // for each head: its plain columns, its columns that rope rotates; if LatentAttention::q_rank > 0
+  whole_q,      // the same rows as latent_q; if LatentAttention::q_rank is 0
+  latent_down,  // the latent vector, then the columns of the key that rope rotates
+  latent_up,    // for each head: the rows that expand the latent vector to the key's plain columns, the rows for the value
+  // Tensors of a recurrent mixer:
+  scan_qkv,                // q, then k, then v
+  scan_parts,              // gate, then v, then k, then q, then step (Mamba-2)
+  scan_qkv_gate_by_head,   // for each key head: its q, its k, the values and the gates of its value heads (Qwen3-Next)
+  scan_beta_step_by_head,  // for each key head: the betas and the steps of its value heads (Qwen3-Next)
+  taps_qkv,                // taps of q, then of k, then of v
+  taps_vkq,                // taps of v, then of k, then of q (Mamba-2)
+  // Tensors of the experts of a mixture:
+  expert_gate_up,         // rows of gate, then rows of up
+  expert_gate_up_by_row,  // for each hidden value: one row of gate, one row of up (gpt-oss)
+  shared_gate_up,         // in the shared expert: gate, then up
 };
 
-// Which names of a tensor are whole: no ".weight" is appended. Their bias, if there is one, has the name with "_bias" appended.
+// Says in which kinds of files a TensorName is the whole name of the tensor, so that no ".weight" is appended to it. The name of the
+// tensor's bias, if there is one, is then the name with "_bias" appended.
 enum class Bare : std::uint8_t { none, safetensors, both };
 
 struct TensorName {
   Role role;
-  // In `gguf` and `safetensors`, "{}" stands for the number of the layer, and ".weight" or ".bias" is appended. An empty name means that
-  // such files do not have the tensor. Prefixes of safetensors names are left out. In names of a mixture's tensors, "{expert}" stands for
-  // the number of the expert. Without it, one tensor has the matrices of all experts: [experts, rows, columns]. A name that ends with
-  // "_blocks" is that of a tensor of 4-bit codes, and a tensor "_scales" beside it has their scales (MXFP4 of gpt-oss).
+  // The tensor's name in GGUF files and in safetensors files. "{}" stands for the number of the layer, and ".weight" or ".bias" is appended
+  // to the name. An empty name means that files of this kind do not have the tensor. Safetensors names leave out the prefix
+  // (Family::prefixes). In names of a mixture's tensors, "{expert}" stands for the number of the expert. A name without "{expert}" belongs
+  // to one tensor with the matrices of all experts: [experts, rows, columns]. A name that ends with "_blocks" belongs to a tensor of 4-bit
+  // codes, and another tensor whose name ends with "_scales" has the codes' scales (MXFP4 of gpt-oss).
   std::string_view gguf;
   std::string_view safetensors;
   Fused fused = Fused::no;
-  bool transposed = false;  // the safetensors tensor has one row per input (GPT-2's Conv1D)
+  bool transposed = false;  // the safetensors tensor is the transposed matrix: one row per input (GPT-2's Conv1D)
   Bare bare = Bare::none;
   bool one_row = false;  // the tensor of a vector may also be a matrix of one row (ERNIE 4.5)
 };
 
-// A family's own name (`here`) for a key of config.json that most families call `usual`.
+// A family's own name (`here`) for a config.json key that most families call `usual`.
 struct KeyName {
   std::string_view usual, here;
 };
@@ -66,27 +68,32 @@ class Reader;
 struct Family {
   std::string_view name;
   std::span<const std::string_view> gguf_names;   // values of general.architecture that select the family
-  std::span<const std::string_view> model_types;  // values of model_type in config.json that select it
-  std::span<const std::string_view> prefixes;     // of safetensors names, in the order in which they are tried
-  std::span<const TensorName> names;              // a role may have several names; the first that the file has is used
-  std::span<const TensorName> more_names;         // names for the roles that `names` does not have
+  std::span<const std::string_view> model_types;  // values of model_type in config.json that select the family
+  std::span<const std::string_view> prefixes;     // prefixes of safetensors names, in the order in which they are tried
+  // A role may have several names. The first name that the file has is used.
+  std::span<const TensorName> names;
+  std::span<const TensorName> more_names;  // names for the roles that have none in `names`
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
-  // Safetensors names of tensors that configure() reads, or of which it decides that no layer needs them.
+  // Safetensors names of the tensors that configure() reads itself, or that it knows no layer needs.
   std::span<const std::string_view> read_by_configure = {};
-  // Returns whether this file belongs to this family. Several families may have the same name in files (jina v2's config.json says "bert").
-  // The file then belongs to the family whose claims() returns true or, if there is none, to the family without claims().
+  // Returns true if this file belongs to this family. Needed if several families have the same name in files (jina v2's config.json says
+  // "bert"). The file then belongs to the family whose claims() returns true. If there is none, it belongs to the family without claims().
   bool (*claims)(const Reader& read) = nullptr;
-  // The converter to GGUF sorts the rows of q and k for a rope that turns neighbouring columns (RopeDefaults::interleaved).
+  // True if llama.cpp's converter reorders the rows of q and k, so that rope rotates pairs of neighbouring columns
+  // (RopeDefaults::interleaved).
   bool pairs_in_gguf = false;
-  bool tiled_in_gguf = false;  // the converter sorts the heads of a recurrence's values as Recurrent::tiled says
-  // Fields of Config, as config_difference.h names them, that differ in GGUF files because the values of tensors have taken them over.
+  // True if llama.cpp's converter reorders the value heads of a recurrence to the order of Recurrent::tiled.
+  bool tiled_in_gguf = false;
+  // Names of fields of Config (Difference::field) that differ between a folder and its GGUF file, because the converter multiplied tensors
+  // by their values.
   std::span<const std::string_view> folded_in_gguf = {};
-  // If the family is an assistant (a small model that guesses tokens, model/assistant.h): the family of the models that it guesses for.
+  // For an assistant (a small model that drafts tokens for another model, model/assistant.h): the name of the family of that other model.
   std::string_view assists = {};
 };
 
-// Each file defines its families in a namespace named after it, because several files may be compiled as one (CMakeLists.txt).
+// Each file of families/ defines its families in a namespace named after the file, because several files may be compiled as one
+// (CMakeLists.txt).
 namespace families_in_files {
 #define PUMICE_FAMILY(file, name) \
   namespace file {                \

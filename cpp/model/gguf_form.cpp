@@ -12,14 +12,15 @@
 namespace pumice::model {
 namespace {
 
-// Returns the row of the folder that is row `row` of the GGUF file if the converter sorts the rows of each head (of `size` rows) for a rope
-// that turns neighbouring columns: 0, size/2, 1, size/2 + 1, ...
+// Returns the number of the folder's row that becomes row `row` of the GGUF tensor, if the converter reorders the `size` rows of each head
+// for a rope that rotates neighbouring columns. The order is 0, size/2, 1, size/2 + 1, ...
 std::int64_t of_pairs(std::int64_t row, std::int64_t size) {
   const std::int64_t in_head = row % size;
   return row - in_head + in_head / 2 + (in_head % 2) * (size / 2);
 }
 
-// The same if the file has the heads of values in the order of Scan's `tiled`: heads that share a head of keys are not neighbours.
+// Returns the number of the folder's row that becomes row `row` of the GGUF tensor, if the GGUF file has value heads in the order of
+// Scan::tiled. In that order, value heads that share a key head are not neighbours.
 std::int64_t of_tiles(std::int64_t row, std::int64_t size, const Recurrent& r) {
   const std::int64_t each = r.heads / r.key_heads, head = row / size;
   return (head % r.key_heads * each + head / r.key_heads) * size + row % size;
@@ -51,12 +52,12 @@ class Form {
 
  private:
   struct OfFile {
-    const files::TensorInfo* tensor = nullptr;  // of the folder
+    const files::TensorInfo* tensor = nullptr;  // the folder's tensor
     GgufPart part;
-    std::vector<std::pair<std::int64_t, std::int64_t>> rows;  // the row in the file, and the row of the folder that it is
+    std::vector<std::pair<std::int64_t, std::int64_t>> rows;  // pairs of a row of the GGUF tensor and the folder's row that becomes it
   };
 
-  // Number of layers behind the model's that predict draft tokens. GGUF files have them as further layers.
+  // Returns the number of layers after the model's layers that predict draft tokens. GGUF files have these as further layers.
   std::size_t more_layers() const {
     if (d_.config.draft) return 1;
     const Reader read(Reader(file_), d_.config.family->keys);
@@ -64,8 +65,9 @@ class Form {
         read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, read.key("", "num_nextn_predict_layers")));
   }
 
-  // Adds the tensors of the roles that the model asks for, or of the others: layers of Gemma 4 that share keys and values have tensors that
-  // nobody reads. What a tensor is that two roles call by the same name, the role that is asked for says.
+  // Adds the tensors of the roles that the model needs (asked_for is true), or of all other roles (false). The others exist because layers
+  // of Gemma 4 that share keys and values also have tensors that are never used. If two roles have the same tensor name, the role that the
+  // model needs decides how the tensor is converted.
   void add_roles(bool asked_for) {
     const std::size_t all = d_.config.layers_in_file() + more_layers();
     for (std::size_t i = 0; i < kRoles; ++i) {
@@ -78,7 +80,7 @@ class Form {
       }
     }
   }
-  // Returns what the model asks of a role. It asks nothing of layers behind its own.
+  // Returns what the model requires of the tensor in a role. It requires nothing in layers after its own.
   Asked ask(Role role, std::size_t layer) const {
     return of_layer(role) && layer >= d_.config.all_layers() ? Asked{} : asked(d_, role, layer);
   }
@@ -117,7 +119,8 @@ class Form {
       multiply(to, before, weight ? said->second.weight : said->second.bias);
   }
 
-  // Notes that the role's rows are multiplied by these numbers: those from `first` on in to.rows or, if there are none, all.
+  // Notes that the role's rows are multiplied by these numbers. The role's rows are the entries of to.rows from index `first` on. If there
+  // are none, all rows of the tensor are meant.
   void multiply(OfFile& to, std::size_t first, const std::vector<double>& numbers) const {
     auto& lists = to.part.factors;
     lists.resize(std::max(lists.size(), numbers.size()));
@@ -132,7 +135,7 @@ class Form {
     }
   }
 
-  // Sets what depends on the role alone.
+  // Sets the fields of `part` other than rows, columns and factors.
   void describe(GgufPart& part, Role role, std::size_t layer, const TensorNames::Found& found, const TensorName& name, bool weight) const {
     const Layer& l = like(layer);
     const Recurrent* r = of_layer(role) ? l.if_recurrent() : nullptr;
@@ -147,7 +150,7 @@ class Form {
       part.matrices = l.if_latent_attention()->heads;
       part.turned = role == Role::latent_key;
     }
-    // nomic-embed v2 has the rows of all experts in a matrix.
+    // nomic-embed v2 stores all experts below each other in a tensor of two dimensions.
     const Mixture* mixture = of_layer(role) ? l.if_mixture() : nullptr;
     const bool stack = role == Role::expert_gate || role == Role::expert_up || role == Role::expert_down;
     if (weight && stack && mixture && found.tensor->shape.size() == 2 &&
@@ -157,7 +160,7 @@ class Form {
     }
   }
 
-  // Notes which rows of the file are the role's, and where the folder has them.
+  // Notes which rows of the GGUF tensor belong to the role, and which rows of the folder's tensor they are.
   void place_rows(OfFile& to, Role role, std::size_t layer, const TensorNames::Found& found, const Part& there, bool weight) const {
     const std::vector<std::int64_t>& shape = found.tensor->shape;
     const Layer& l = like(layer);
@@ -213,10 +216,10 @@ class Form {
 
   const files::ModelFile& file_;
   GgufNotes notes_;
-  Description d_;  // without weights
+  Description d_;  // has a configuration, but no weights
   TensorNames names_;
   std::vector<OfFile> parts_;
-  std::map<std::string, std::size_t> index_;  // of parts_, by the name in GGUF
+  std::map<std::string, std::size_t> index_;  // index in parts_ of each tensor of the GGUF file, by its name
   std::set<const files::TensorInfo*> asked_for_;
 };
 

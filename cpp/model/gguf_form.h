@@ -1,5 +1,6 @@
-// What a folder's tensors become in the GGUF file that llama.cpp's converter writes from it: their names, and the order of their rows. Both
-// follow from the names of the family and from the layouts that tensors of several roles have in the two kinds of files.
+// Finds out which tensors llama.cpp's converter writes to a GGUF file for a folder's tensors: their names, and the order of their rows.
+// Both follow from the family's tensor names, and from the order of rows in tensors that several roles share (Fused), which differs between
+// the two kinds of files.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +15,39 @@
 
 namespace pumice::model {
 
-// A tensor of the GGUF file, and how it is made of a tensor of the folder. The steps are taken in the order of the fields. The matrices of
-// a layer's experts are changed one by one, as if each were a tensor of its own.
+// Describes a tensor of the GGUF file, and how it is computed from a tensor of the folder. The steps are done in the order of the fields.
+// If the tensor has the matrices of a layer's experts, each matrix is changed separately, as if it were a tensor of its own.
 struct GgufPart {
   std::string name;
-  bool taps = false;                  // [rows, 1, taps] becomes [rows, taps]
-  bool transposed = false;            // the tensor has one row per input
-  std::int64_t whole = 0;             // number of rows that the tensor must have then; 0: any
-  std::vector<std::int64_t> rows;     // the rows that the file has, in its order; empty: all, as they are
-  std::vector<std::int64_t> columns;  // the same of columns
-  std::int64_t matrices = 0;          // the rows are those of so many matrices, one after another; 0: of one
-  bool turned = false;                // these matrices are transposed
-  // A vector that the file has as a matrix with so many columns. 0: the folder may have a matrix of one row, and the file has a vector.
+  bool taps = false;                  // the shape [rows, 1, taps] becomes [rows, taps]
+  bool transposed = false;            // the folder's tensor has one row per input, and is transposed
+  std::int64_t whole = 0;             // number of rows that the tensor must have after that; 0: any number
+  std::vector<std::int64_t> rows;     // the folder's row for each row of the GGUF tensor; empty: all rows in the same order
+  std::vector<std::int64_t> columns;  // the folder's column for each column of the GGUF tensor; empty: all columns in the same order
+  std::int64_t matrices = 0;          // number of matrices whose rows follow one another in the tensor; 0: the tensor is a single matrix
+  bool turned = false;                // each of these matrices is transposed
+  // For a vector that becomes a matrix in the GGUF file: the number of the matrix's columns. 0: the folder may have a matrix of one row,
+  // which becomes a vector.
   std::optional<std::int64_t> width;
-  bool pairs = false;  // rows are in the order of a rope that turns neighbouring columns; the folder's are not
-  // By which the rows are multiplied, one list after another. A list has one number for all rows, or one for each.
+  bool pairs = false;  // rows are reordered for a rope that rotates neighbouring columns
+  // Rows are multiplied by each of these lists in turn. A list has one number for all rows, or one number per row.
   std::vector<std::vector<float>> factors;
-  bool normalised = false;  // each column is divided by its length
-  bool plus_one = false;    // the folder stores w - 1 for a norm's weight w
-  bool minus_exp = false;   // the folder stores log(-w)
+  bool normalised = false;  // each column is divided by its length (L2 norm)
+  bool plus_one = false;    // 1 is added, because the folder stores w - 1 for a norm's weight w
+  bool minus_exp = false;   // each value x becomes -exp(x), because the folder stores log(-w)
 };
 
-// Returns the tensors of the GGUF file that each tensor of a folder becomes, by its name. Of the matrices of a layer's experts, only the
-// first one has an entry. A tensor without an entry has no place in GGUF files of the family.
+// Returns, for the name of each tensor of the folder, the tensors of the GGUF file that are made from it. If each of a layer's experts has
+// a tensor of its own, only the first expert's tensor has an entry. A tensor without an entry cannot be stored in GGUF files of the family.
 std::map<std::string, std::vector<GgufPart>> gguf_parts(const files::ModelFile& folder);
 
-// What the GGUF file says about the model, and which fields of Config its tensors have taken over.
+// The metadata of the GGUF file, and the fields of Config that are no longer in it because its tensors were multiplied by them.
 struct GgufHead {
-  std::string family, architecture;  // architecture: general.architecture; empty: llama.cpp has none for this model
+  std::string family, architecture;  // architecture: value of general.architecture; empty: llama.cpp has none for this model
   std::map<std::string, files::Value, std::less<>> keys;
   std::map<std::string, std::vector<float>> tensors;
   std::vector<std::string> folded;
-  bool generates = false;  // the family has a head
+  bool generates = false;  // the model has a head (Config::has_head)
 };
 GgufHead gguf_head(const files::ModelFile& folder);
 

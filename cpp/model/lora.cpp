@@ -10,7 +10,7 @@
 namespace pumice::model {
 namespace {
 
-// Returns the transpose of a matrix of rows x cols.
+// Returns the transpose of a matrix with `rows` rows and `cols` columns.
 std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
   std::vector<float> result(values.size());
   for (std::int64_t i = 0; i < rows; ++i) {

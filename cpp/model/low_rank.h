@@ -1,4 +1,4 @@
-// Low-rank matrices, left * right, which are added to weight matrices (Hu et al. 2021).
+// Low-rank matrices left * right, which are added to weight matrices (Hu et al. 2021).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace pumice::model {
 
-inline constexpr std::int64_t kMaxRank = 4096;  // the largest rank of an adapter that is run
+inline constexpr std::int64_t kMaxRank = 4096;  // the largest rank of an adapter that pumice accepts
 
 struct LowRank {
   std::vector<float> left;   // rows x rank
@@ -15,7 +15,8 @@ struct LowRank {
   std::int64_t rank = 0, cols = 0;
 };
 
-// A function that adds row `row` of a low-rank matrix to `values`. It sums over the rank in float32 and in index order.
+// An AddRow adds row `row` of a low-rank matrix to `values`. It sums over the rank in float32 and in index order. adding() returns the
+// AddRow of a low-rank matrix.
 using AddRow = std::function<void(std::int64_t row, float* values)>;
 AddRow adding(LowRank factors);
 

@@ -7,20 +7,21 @@
 namespace pumice::model {
 namespace {
 
-// Returns config.json's key for the number of experts. Configuration classes that call it num_experts may write num_local_experts.
+// Returns config.json's key for the number of experts. A file may have num_experts or num_local_experts even if the family's configuration
+// class uses another name.
 const char* experts_key(const Reader& read, const MixtureDefaults& defaults) {
   for (const char* key : {defaults.experts_key, "num_experts", "num_local_experts"})
     if (!read.gguf() && read.has("", key)) return key;
   return defaults.experts_key;
 }
 
-// Throws if a GGUF file asks for a kind of mixture that its family does not have. llama.cpp reads most of these keys for any family.
+// Throws if a GGUF file has a setting of mixtures that its family does not have. llama.cpp accepts most of these keys for any family.
 void refuse_other_mixtures(const Reader& read, const MixtureDefaults& defaults) {
   if (!read.gguf()) return;
   struct Key {
     const char* name;
-    bool known;        // the family has this setting
-    std::int64_t off;  // as good as 0, which means that the file does not ask for it
+    bool known;        // true: the family has this setting
+    std::int64_t off;  // a value that, like 0, means that the setting is not used
     const char* what;
   };
   const DenseDefaults dense = defaults.dense.value_or(DenseDefaults{});
@@ -42,7 +43,7 @@ void refuse_other_mixtures(const Reader& read, const MixtureDefaults& defaults) 
                      ": weights of experts are not multiplied in this family; it must be 1");
 }
 
-// Returns the score that the file asks for. Throws if the family does not have it.
+// Returns the kind of score that the file has. Throws if the family does not have this kind.
 RouteScore read_score(const Reader& read, const ScoreDefaults& defaults) {
   const std::string where = read.key("expert_gating_func", defaults.key);
   const auto needs = [&](const auto& said) {
@@ -52,14 +53,15 @@ RouteScore read_score(const Reader& read, const ScoreDefaults& defaults) {
   };
   std::optional<RouteScore> score;
   if (read.gguf()) {
-    // Numbers of llama.cpp's enum. 0 and a missing key leave the score to the family.
+    // The numbers are those of llama.cpp's enum. With 0 or a missing key, the family's default is used.
     const std::int64_t said = read.integer("expert_gating_func", "").value_or(0);
     if (said == 1) score = RouteScore::softmax;
     if (said == 2) score = RouteScore::sigmoid;
     if (said != 0 && (!score || (*score != defaults.score && !defaults.either))) needs(said);
   } else if (const auto said = read.string("", defaults.key)) {
     if (*said == "softmax") score = RouteScore::softmax;
-    // dots.llm1 has the name of its way of choosing here ("without an auxiliary loss", DeepSeek V3), which is by sigmoids.
+    // dots.llm1 has "noaux_tc" here, the name of a method to choose experts ("without an auxiliary loss", DeepSeek V3). This method uses
+    // sigmoids.
     if (*said == "sigmoid" || *said == "noaux_tc") score = RouteScore::sigmoid;
     if (!score || (*score != defaults.score && !defaults.either)) needs(str('"', *said, '"'));
   }
@@ -67,7 +69,8 @@ RouteScore read_score(const Reader& read, const ScoreDefaults& defaults) {
   return score.value_or(defaults.score);
 }
 
-// Returns how many experts are chosen. Some files have a list with a number for each layer. Throws if these are not equal.
+// Returns how many experts are chosen per row. Some files have a list with one number per layer. Throws if the numbers of such a list
+// differ.
 std::int32_t read_chosen(const Reader& read, const Config& c, std::int32_t experts, const MixtureDefaults& defaults) {
   const std::string where = read.key("expert_used_count", defaults.chosen_key);
   const std::int64_t most = std::min(kMaxChosen, experts);
@@ -80,7 +83,7 @@ std::int32_t read_chosen(const Reader& read, const Config& c, std::int32_t exper
   return static_cast<std::int32_t>(chosen);
 }
 
-// Reads the number of groups and how many are kept, and checks what Route needs.
+// Reads the number of groups and the number of groups that are kept, and checks that Route can use both.
 void read_groups(const Reader& read, Router& router, const MixtureDefaults& defaults) {
   if (defaults.groups == 0) return;
   const bool silent = read.gguf();
@@ -103,7 +106,7 @@ void read_groups(const Reader& read, Router& router, const MixtureDefaults& defa
                      ") must have as many, with ", each, " in each");
 }
 
-// Returns the factor that config.json or a GGUF file has. In GGUF files 0 means 1.
+// Returns the number that multiplies the weights of chosen experts. In GGUF files 0 means 1.
 float read_scale(const Reader& read, const MixtureDefaults& defaults) {
   if (!defaults.scale) return 1;
   const double said = read.number("expert_weights_scale", defaults.scale_key).value_or(read.gguf() ? 1 : *defaults.scale);
@@ -113,7 +116,7 @@ float read_scale(const Reader& read, const MixtureDefaults& defaults) {
   return static_cast<float>(said);
 }
 
-// Returns the limit of the router's product, or 0 if there is none.
+// Returns the limit of the router's logits, or 0 if there is none.
 float read_softcap(const Reader& read, const MixtureDefaults& defaults) {
   if (defaults.softcap_key.empty()) return 0;
   const double cap = read.number("router_logit_softcapping", defaults.softcap_key).value_or(0);
@@ -122,7 +125,7 @@ float read_softcap(const Reader& read, const MixtureDefaults& defaults) {
   return static_cast<float>(cap);
 }
 
-// Returns the shared experts as one network, or nothing if there are none.
+// Returns a layer's shared experts as one network, or nothing if there are none.
 std::optional<SharedExpert> read_shared(const Reader& read, const Mixture& mixture, const SharedDefaults& defaults) {
   const auto one = [&](std::int64_t width, const std::string& where) {
     return shared_expert(mixture, static_cast<std::int32_t>(read.in_range(width, 1, kMaxWidth * 4, where)));
@@ -150,7 +153,7 @@ Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults&
   Router& router = x.router;
   router.experts = read.size_in_gguf("expert_count", experts_key(read, defaults), kMaxExperts, defaults.experts);
   router.chosen = read_chosen(read, c, router.experts, defaults);
-  // GGUF files of some families have the experts' width in feed_forward_length only.
+  // GGUF files of some families have the experts' width only in feed_forward_length.
   const std::int32_t silent = read.gguf() || defaults.width == 0 ? network.width : defaults.width;
   x.width = read.size("expert_feed_forward_length", defaults.width_key, kMaxWidth, silent);
   read.gguf_says("expert_feed_forward_length", std::int64_t{x.width});
@@ -235,7 +238,8 @@ void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(st
 }
 
 void read_mixtures(const Reader& read, Config& c, const MixtureDefaults& defaults) {
-  // DeepSeek's configuration and those made after it have this key. A list of 0 and 1 is that of other families.
+  // In DeepSeek's configuration and those made after it, moe_layer_freq is a number. Other families have a list of 0 and 1 under this key,
+  // for which integer() throws.
   if (!read.gguf() && read.integer("", "moe_layer_freq").value_or(1) != 1)
     read.unsupported(read.key("", "moe_layer_freq"), " is ", *read.integer("", "moe_layer_freq"),
                      "; 1 (all layers after the dense ones have experts) is needed");

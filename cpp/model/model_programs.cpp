@@ -29,7 +29,7 @@ const ModelProgram& ModelPrograms::get(const Key& key, const std::function<Progr
 }
 
 const ModelProgram& ModelPrograms::body(std::size_t first, std::size_t last, Output output) const {
-  // Stages before the last one return hidden rows whatever `output` is. For them `output` only decides whether they have caches.
+  // Stages before the last one always return hidden rows. For these stages, `output` only decides whether they have caches.
   if (last < d_.config.layers.size()) output = output == Output::hidden || output == Output::selected ? Output::hidden : Output::tokens;
   return get({Kind::body, first, last, output}, [&](ModelProgram&) { return body_program(d_, first, last, output); });
 }

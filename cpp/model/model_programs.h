@@ -1,5 +1,5 @@
-// Keeps a model's programs. Placement, packing, foresee() and prepare() need the same programs, so each program is written and checked at
-// its first use and then kept.
+// Keeps a model's programs. Placement, packing, foresee() and prepare() all need them, so each program is written and checked when it is
+// first requested, and then kept.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,22 @@ namespace pumice::model {
 
 struct ModelProgram {
   Program program;
-  std::vector<bool> matrices;             // [MatrixId]: whether the program uses the matrix
-  std::int32_t input_width = 0;           // floats per input row; 0 if the input is ids
-  std::int32_t output_width = 0;          // floats per output row
-  Attend attend = {};                     // set by queries() only: the operation whose inputs are the program's output rows
-  std::vector<ProductInput> inputs = {};  // set by products() only: which columns of the output rows are inputs of products
+  std::vector<bool> matrices;     // one flag per MatrixId: true if the program uses the matrix
+  std::int32_t input_width = 0;   // number of floats in an input row; 0 if the input is ids
+  std::int32_t output_width = 0;  // number of floats in an output row
+  // Only in the result of queries(): the Attend operation whose inputs are columns of the output rows.
+  Attend attend = {};
+  // Only in the result of products(): the columns of the output rows that are inputs of products.
+  std::vector<ProductInput> inputs = {};
 };
 
 // Checks a program and returns it with its matrices and widths.
 ModelProgram model_program(Program program, const WeightShapes& shapes);
 
-// Thread-safe. The description must outlive this object and must not change during its lifetime.
+// ModelPrograms is thread-safe. The description must outlive this object and must not change during its lifetime.
 class ModelPrograms {
  public:
-  // `kv_format` is the format of the caches of decoders.
+  // `kv_format` is the format of keys and values in the caches of decoders.
   explicit ModelPrograms(const Description& description, KvFormat kv_format = KvFormat::f16);
   ModelPrograms(const ModelPrograms&) = delete;
   ModelPrograms& operator=(const ModelPrograms&) = delete;
@@ -40,8 +42,8 @@ class ModelPrograms {
   const WeightShapes& shapes() const { return shapes_; }
   KvFormat kv_format() const { return kv_format_; }
 
-  // Each returns a program that a function of model/programs.h writes: body() that of body_program(), queries() that of query_program(),
-  // and so on.
+  // Each function returns the program that a function of model/programs.h writes: body() returns that of body_program(), queries() that of
+  // query_program(), and so on.
   const ModelProgram& body(std::size_t first, std::size_t last, Output output) const;
   const ModelProgram& layer(std::size_t layer) const;
   const ModelProgram& queries(std::size_t layer) const;

@@ -11,7 +11,7 @@ namespace pumice::model {
 namespace {
 
 constexpr std::string_view kModuleKinds[] = {"dense", "layer_norm", "normalize"};
-constexpr std::int64_t kMostColumns = 1 << 20;  // 64 times the widest known module
+constexpr std::int64_t kMostColumns = 1 << 20;  // 64 times as many as in the widest known module
 
 class Adder {
  public:
@@ -26,7 +26,7 @@ class Adder {
       case ModuleKind::layer_norm:
         layer_norm(module);
         break;
-      case ModuleKind::normalize:  // the result of an rms norm has the length sqrt(width)
+      case ModuleKind::normalize:  // an rms norm scales a row to the length sqrt(width); the weights scale it to 1
         module.weight.vector =
             keep({.name = "1 / sqrt(width)",
                   .values = std::vector<float>(static_cast<std::size_t>(width_), static_cast<float>(1 / std::sqrt(double{1.0} * width_)))});
@@ -70,7 +70,7 @@ class Adder {
   const files::TensorInfo& find(const std::string& name, const std::vector<std::int64_t>& shape) const {
     const files::TensorInfo* tensor = file_->find(name);
     if (!tensor) wrong(name, "is missing");
-    file_->format(*tensor);  // throws if the format is unknown
+    file_->format(*tensor);  // throws if pumice does not know the format
     if (tensor->shape == shape) return *tensor;
     const auto text = [](const std::vector<std::int64_t>& sizes) {
       std::string all;

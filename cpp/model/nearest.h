@@ -8,8 +8,9 @@
 
 namespace pumice::model {
 
-inline constexpr std::size_t kNamesCompared = 4096;  // enough for any model; bounds the time that a malicious file can take
-// Returns the most similar of the first kNamesCompared names, or an empty string if there are none.
+inline constexpr std::size_t kNamesCompared = 4096;  // more than any known model has; limits the time that a malicious file can take
+// Returns the name of `names` that is most similar to `name`, or an empty string if there are no names. Compares only the first
+// kNamesCompared names.
 std::string_view nearest(std::string_view name, std::span<const std::string> names);
 
 }  // namespace pumice::model

@@ -9,8 +9,8 @@
 namespace pumice::model {
 namespace {
 
-// Returns the bucket of a distance (the key's position minus the query's). The formula is that of Raffel et al. 2020, section 2.1, in
-// float32 like the authors' code.
+// Returns the bucket of a distance (the key's position minus the query's), by the formula of Raffel et al. 2020, section 2.1. Computes in
+// float32 like the authors' code, so that the buckets are the same.
 std::int32_t bucket_of(const PositionBuckets& buckets, std::int32_t distance) {
   const std::int32_t half = buckets.count / 2, exact = half / 2, after = distance > 0 ? half : 0;
   const std::int32_t away = std::abs(distance);

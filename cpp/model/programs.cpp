@@ -1,5 +1,5 @@
-// Writes layers as operations: norms, joins, and the rows that go from stage to stage. mixers/ and networks/ write the operations of their
-// part of a layer; ends.cpp writes the beginning and the end of a program.
+// Writes the operations of layers: norms, the sums of rows and branches, and the rows that pass from one stage to the next. mixers/ and
+// networks/ write the operations of mixers and networks, and ends.cpp writes the beginning and the end of a program.
 #include "model/programs.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 class Body {
  public:
-  // If `from_ids` is set and `first` is 0, the program begins with the embedding of ids.
+  // If `from_ids` is true and `first` is 0, the program begins with the embeddings of ids. Otherwise its input is hidden rows.
   Body(const Description& d, std::string name, std::size_t first, std::size_t last, Output output, bool from_ids = true)
       : w_(d, std::move(name)),
         first_(first),
@@ -55,9 +55,10 @@ class Body {
     return std::move(w_.program);
   }
 
-  // Writes a program of a draft head (side_program()). `caches` are those of the body whose store it uses.
+  // Writes a program of the draft head's layer (side_program()). `caches` are the caches of the body, whose store_draft() wrote the last
+  // one.
   Program write_draft(bool after_trunk, std::vector<CacheShape> caches) {
-    caches.pop_back();  // that of this layer, which attention adds again
+    caches.pop_back();  // removes the cache of the draft head's layer, because block() adds it again
     w_.program.caches = std::move(caches);
     w_.program.input = w_.program.output = x_.slot;
     const View both = w_.slot(Rows::tokens, 2 * x_.width);
@@ -70,8 +71,8 @@ class Body {
 
   const std::map<std::size_t, CacheId>& caches() const { return kv_.caches(); }
 
-  // Writes a program of an assistant (side_program()), whose description is this Body's. `caches` are those of the model's last stage, and
-  // `of` has their numbers by layer.
+  // Writes a program of an assistant (side_program()). This Body must have the assistant's description. `caches` are those of the model's
+  // last stage, and `of` maps each layer of that stage to its cache.
   Program write_assistant(const Description& model, bool after_trunk, std::vector<CacheShape> caches, std::map<std::size_t, CacheId> of) {
     w_.program.caches = std::move(caches);
     w_.program.stored_by_others = true;
@@ -98,9 +99,8 @@ class Body {
  private:
   bool embeds() const { return first_ == 0 && from_ids_; }
 
-  // ---------------------------------------------------------------- rows between stages
-  // Returns the width of a row that enters layer `border` from an earlier stage: the hidden columns, keys and values of earlier layers, and
-  // LayerInputs.
+  // Returns the width of a row that enters layer `border` from an earlier stage. The row consists of the hidden row, the keys and values of
+  // earlier layers that this stage or later stages need, and LayerInputs.
   std::int32_t row_width(std::size_t border) const { return w_.c.hidden_size + kv_.width(border) + inputs_.width(border); }
 
   void take_row() {
@@ -149,10 +149,10 @@ class Body {
     fail(ErrorKind::invalid_argument, "an output that is not known");
   }
 
-  // ---------------------------------------------------------------- the draft head
-  // Stores the keys and values of the draft head's layer. Its row at a position is made of the position's token and of the hidden row of
-  // the position before, which for the first row of a segment is in the state. Without queries this costs little, and so every text may
-  // have guesses at any time, whatever came from the prefix cache.
+  // Stores the keys and values of the draft head's layer for all rows of the batch. The layer's input at a position is computed from the
+  // position's token and the hidden row of the position before. For the first row of a segment, that hidden row is in the state. Without
+  // queries this costs little. Because it is always done, drafting can begin at any time in any text, even if a part of the text came from
+  // the prefix cache.
   void store_draft() {
     const View both = w_.slot(Rows::tokens, 2 * x_.width);
     w_.norm(w_.d.global(Role::final_norm), x_, h_);
@@ -167,7 +167,8 @@ class Body {
     attention_.store(layer, w_.c.draft->attention(), h_);
   }
 
-  // Makes the input row of the draft head's layer from the embedding of the token and a hidden row, which is in the second half of `both`.
+  // Computes the input row of the draft head's layer from the token's embedding and a hidden row. The hidden row must be in the second half
+  // of `both`.
   void join(const View& both, const View& out) {
     const View embedding = Writer::part(both, 0, out.width), hidden = Writer::part(both, out.width, out.width);
     const std::size_t layer = w_.c.draft_index();
@@ -221,17 +222,18 @@ class Body {
     return out;
   }
 
-  // Returns the input of a network that is parallel to the mixer. The network's norm is computed before the mixer changes x.
+  // Returns the view of a parallel network's input (Join::parallel). The network's own norm must be computed before the mixer's result is
+  // added to x_.
   View parallel_input(std::size_t layer) {
-    if (!w_.c.layer(layer).network_norms.before) return h_;  // the mixer's norm writes the input of both to h_
+    if (!w_.c.layer(layer).network_norms.before) return h_;  // h_ gets the result of the mixer's norm, which both read
     if (!beside_) beside_ = w_.slot(Rows::tokens, w_.c.hidden_size);
     w_.norm(w_.d.at(layer, Role::ffn_norm), x_, beside_);
     return beside_;
   }
 
-  // Adds the result of a branch to x. `product` is the sum of the branch's matrices times their rows, each times BranchEnd::scale, and c is
-  // Join::scale.
-  //   x += c product                      without a norm of the branch or the sum
+  // Adds the result of a branch to the hidden row x. In these formulas, `product` is the sum over the branch's ends of BranchEnd::scale
+  // times the product of matrix and rows, and c is Join::scale.
+  //   x += c product                      without a norm of the branch or of the sum
   //   x += norm(product)                  with a norm of the branch
   //   x = norm(x + c product)             with a norm of the sum
   //   x = norm2(x + norm(x + c product))  with Residual::twice
@@ -281,7 +283,7 @@ class Body {
   SharedKv kv_;
   States states_;
   LayerInputsWriter inputs_;
-  View x_, h_;  // hidden rows, and normalised hidden rows
+  View x_, h_;  // the hidden rows, and a slot for their norm
   AttentionMixer attention_;
   LatentAttentionMixer latent_attention_;
   RecurrentMixer recurrent_;
@@ -289,7 +291,7 @@ class Body {
   FeedForwardNetwork feed_forward_;
   MixtureNetwork mixture_;
   View beside_;
-  View results_;  // the sum of a branch whose Experts reads the slot to which the sum is usually written
+  View results_;  // the sum of a branch, if the branch's Experts reads the slot to which sums are usually written
 };
 
 }  // namespace
@@ -309,8 +311,8 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
   attend = std::get<Attend>(*at);
   program.ops.erase(at, program.ops.end());
-  // Copies what attention reads side by side to one new slot. The layer's slot of queries, keys and values may be wider than what this
-  // layer writes, and keys and values of an earlier layer are in another slot.
+  // Copies the inputs of attention side by side to a new slot. The program's own slots cannot be its output: the slot of queries, keys and
+  // values may be wider than what this layer writes, and keys and values of an earlier layer are in another slot.
   const auto slot = static_cast<std::int32_t>(program.slots.size());
   SlotShape shape{Rows::tokens};
   for (View* view : {&attend.q, &attend.k, &attend.v, &attend.by_query, &attend.by_key}) {
@@ -324,7 +326,8 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   return program;
 }
 
-// Returns the matrices that an operation multiplies all of its input by, and sets `in` to the input.
+// Returns the matrices of a product in which every matrix multiplies the whole input, and sets `in` to that input. Returns an empty vector
+// for other operations.
 static std::vector<MatrixId> product_of(const Op& op, View& in) {
   std::vector<MatrixId> matrices;
   if (const auto* linear = std::get_if<Linear>(&op)) {
@@ -348,7 +351,8 @@ Program product_program(const Description& d, const WeightShapes& shapes, std::s
   const auto slot = static_cast<std::int32_t>(program.slots.size());
   SlotShape shape{Rows::tokens, program.slots[static_cast<std::size_t>(program.output)].width};
   std::vector<Op> ops;
-  std::vector<std::pair<View, std::size_t>> current;  // the inputs that no operation has written to since they were copied
+  // Inputs that have been copied and not been overwritten since, each with its index in `inputs`.
+  std::vector<std::pair<View, std::size_t>> current;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     View in;
     const std::vector<MatrixId> matrices = product_of(program.ops[i], in);

@@ -1,4 +1,4 @@
-// Translates a description to programs. The same code writes the layers of every family.
+// Writes a model's programs from its Description. The same code writes the layers of every family.
 #pragma once
 
 #include <algorithm>
@@ -11,51 +11,53 @@
 
 namespace pumice::model {
 
-// The result of a body's last stage.
+// Says what the last stage of a body returns.
 //   hidden, selected: rows of all tokens, or of the selected tokens, before the final norm; decoders store keys and values in caches
-//   tokens, pooled: one row per token, or one per segment, after the modules; the input is whole texts, and there are no caches
-//   sparse: one row per segment, which has for each token of the vocabulary the largest logit of the MLM head in any row of the segment;
-//   the
-//     input is whole texts, and there are no caches
-//   classes: one row of the classifier's logits per segment, or per token if the classifier labels tokens; the input is whole texts, and
-//     there are no caches
+//   tokens, pooled: one row per token, or one row per segment, after the modules
+//   sparse: one row per segment; its columns are, for each token of the vocabulary, the largest MLM logit in any row of the segment
+//   classes: one row of the classifier's logits per segment, or one per token if the classifier labels tokens
+// With the last four, the input is whole texts and there are no caches.
 enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes, sparse };
 inline constexpr std::size_t kOutputs = 6;
 
-// Returns the program of layers [first, last). The input is ids for the first stage and hidden rows for every other stage. The result is
-// `output` for the stage that ends with the model's last layer, and hidden rows for every other stage.
+// Returns the program of the layers from `first` to `last` - 1. The input is ids if `first` is 0, and otherwise hidden rows. The result is
+// `output` if `last` is the number of the model's layers, and otherwise hidden rows.
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output);
-// Returns the program of one layer, from hidden rows to hidden rows, without caches. For the model's last layer it includes the final norm.
+// Returns the program of one layer, which computes hidden rows from hidden rows, without caches. The program of the model's last layer
+// includes the final norm.
 Program layer_program(const Description& d, std::size_t layer);
-// Returns the part of layer_program() before attention. Its output rows hold the inputs of Attend. Sets `attend` to the Attend operation
-// with views of these rows.
+// Returns the part of layer_program() that precedes attention. The columns of its output rows are the inputs of Attend. Sets `attend` to
+// the Attend operation with views of these columns.
 Program query_program(const Description& d, std::size_t layer, Attend& attend);
-// What matrices of a layer are multiplied by: columns of the output rows of product_program().
+// Columns in the output rows of product_program() that hold the input of a matrix product, and the matrices that this input is multiplied
+// by.
 struct ProductInput {
   std::int32_t col = 0, width = 0;
   std::vector<MatrixId> matrices;
 };
-// Returns layer_program() with further columns behind those of its output rows: the inputs of all Linear and GatedLinear, and of HeadLinear
-// whose heads read the same columns, each once. Sets `inputs` to where they are.
+// Returns layer_program() with more columns in its output rows. The additional columns hold the inputs of all Linear and GatedLinear, and
+// of each HeadLinear whose heads read the same columns. An input of several products is there once. Sets `inputs` to the columns of these
+// inputs.
 Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs);
-Program head_program(const Description& d);  // from hidden rows to logits
-// A side part guesses the token that follows a token. side_program() returns the program of its layers, from ids and hidden rows to hidden
-// rows. Each id comes with the hidden row of the position before the id. This is the trunk's row if `after_trunk` is true, and otherwise
-// the row of this program after which the id was guessed. `first` is the first layer of the trunk's last stage, whose caches the program
-// shares. side_logits_program() returns the program from the side part's rows to logits.
+Program head_program(const Description& d);  // computes logits from hidden rows
+// A side part predicts the token that follows an id. side_program() returns the program of its layers, which computes hidden rows from ids
+// and hidden rows. Beside each id, the input has the hidden row of the position before: the trunk's row if `after_trunk` is true, and
+// otherwise the row from which this program predicted the id. `first` is the first layer of the trunk's last stage, because the program
+// shares that stage's caches. side_logits_program() returns the program that computes logits from the rows of side_program().
 Program side_program(const Description& d, const SidePart& side, std::size_t first, bool after_trunk);
 Program side_logits_program(const Description& d, const SidePart& side);
 // An end of a model: what follows the trunk's last layer for one kind of result.
 struct EndOutput {
-  std::string_view name;  // as in the rows of plan()
+  std::string_view name;  // the name of the end's row in plan()
   Output output;          // the body of the last stage with this output includes the end
 };
 // Returns the ends of a model beside the head, which is a program of its own: modules, classifier and MLM head, in this order.
 std::vector<EndOutput> ends_of(const Description& d);
-Program log_prob_program(const Description& d);  // from hidden rows and target ids to log-probabilities
+Program log_prob_program(const Description& d);  // computes log-probabilities from hidden rows and target ids
 
-// top_program() computes from hidden rows what sampling needs: the kTopLogits largest logits, and the logits of up to top_reported(vocab)
-// reported ids. 64 is more than the usual top_k. The result is about an eighth of all logits, and at most 17 KB per row.
+// top_program() computes the numbers that sampling needs from hidden rows. They are the kTopLogits largest logits, and the logits of up to
+// top_reported(vocab) reported ids. kTopLogits is greater than the usual top_k. The result has about an eighth of the numbers of all
+// logits, and at most 17 KB per row.
 inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);

@@ -9,7 +9,7 @@ Reader::Reader(const files::ModelFile& file, GgufNotes* notes)
   if (gguf_) {
     prefix_ = text("general.architecture") + ".";
   } else if (file.has("text_config.hidden_size")) {
-    prefix_ = "text_config.";  // the language model of a multimodal model
+    prefix_ = "text_config.";  // config.json has the language model of a multimodal model in this object
   }
 }
 
@@ -31,7 +31,7 @@ std::string Reader::key(std::string_view gguf_key, std::string_view json_key) co
   for (const KeyName& name : names_) {
     if (name.usual != json_key) continue;
     std::string here = prefix_ + std::string(name.here);
-    if (file_.has(here) || !file_.has(usual)) return here;  // if the file has neither key, returns the family's own name
+    if (file_.has(here) || !file_.has(usual)) return here;  // with neither key, errors have the family's own
   }
   return usual;
 }

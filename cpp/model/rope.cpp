@@ -9,18 +9,18 @@ namespace {
 constexpr double kTwoPi = 2 * 3.14159265358979323846;
 
 struct RopeScaling {
-  // `where` is the key that gives the type, for error messages.
+  // `type` is the kind of scaling. `where` is the key that has it, for error messages.
   std::string type = "default", where;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
   double original_context = 0;
-  double context = 0;    // number of positions that the file says; dynamic scaling extends it
-  double magnitude = 1;  // of YaRN and longrope
-  // longrope's factors for texts of at most original_context tokens, and for longer texts.
+  double context = 0;    // number of positions that the file has; dynamic scaling extends it
+  double magnitude = 1;  // magnitude of YaRN and longrope
+  // Factors of longrope: short_factors for texts of at most original_context tokens, long_factors for longer texts.
   std::vector<double> short_factors, long_factors;
   bool truncate = true;  // YaRN's ramp begins and ends at whole dimensions
 };
 
-// Returns the frequencies divided by one factor each, as in longrope (Ding et al. 2024, who find the factors by a search).
+// Returns the frequencies, each divided by its own factor, for longrope (Ding et al. 2024, who find the factors by a search).
 std::vector<float> divided(const Reader& read, double theta, std::int32_t dims, const std::vector<double>& factors, const char* name) {
   std::vector<float> inv_freq(static_cast<std::size_t>(dims / 2));
   if (factors.size() != inv_freq.size()) {
@@ -34,7 +34,7 @@ std::vector<float> divided(const Reader& read, double theta, std::int32_t dims, 
   return inv_freq;
 }
 
-// Computes inv_freq[j] = theta^(-2j/dims), rounded to float32 at the same steps as in transformers, and then applies the scaling `s`.
+// Computes inv_freq[j] = theta^(-2j/dims), and then applies the scaling `s`. Rounds to float32 at the same steps as transformers.
 RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   RopeTable rope{.inv_freq = std::vector<float>(static_cast<std::size_t>(dims / 2)), .interleaved = interleaved};
   for (std::int32_t j = 0; j < dims / 2; ++j) {
@@ -49,7 +49,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     rope.growth = static_cast<float>(s.factor);
     return rope;
   }
-  if (s.type == "linear") {  // Chen et al. 2023, position interpolation
+  if (s.type == "linear") {  // position interpolation (Chen et al. 2023)
     for (float& f : rope.inv_freq) f = static_cast<float>(f / s.factor);
     return rope;
   }
@@ -63,18 +63,19 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     }
     return rope;
   }
-  // These frequencies are the same for texts of all lengths (kexue.fm/archives/9706, formula 6; gte "new").
+  // Unlike with "dynamic", the frequencies are the same for texts of all lengths (kexue.fm/archives/9706, formula 6; gte "new").
   if (s.type == "ntk") {
     const double first = std::pow(s.factor, -2.0 / dims), step = std::pow(theta * s.factor, -2.0 / dims);
     for (std::int32_t j = 0; j < dims / 2; ++j) rope.inv_freq[static_cast<std::size_t>(j)] = static_cast<float>(first * std::pow(step, j));
     return rope;
   }
-  if (s.type == "yarn") {  // Peng et al. 2023
+  if (s.type == "yarn") {  // YaRN (Peng et al. 2023)
     const auto turns_at = [&](double turns) { return dims * std::log(s.original_context / (turns * kTwoPi)) / (2 * std::log(theta)); };
     const double first = turns_at(s.beta_fast), last = turns_at(s.beta_slow);
     const double low = std::max(s.truncate ? std::floor(first) : first, 0.0);
     const double end = std::min(s.truncate ? std::ceil(last) : last, dims - 1.0);
-    // If both ends are equal, or in the wrong order, llama.cpp makes the ramp short. transformers does so only if they are equal.
+    // If both ends of the ramp are equal, or are in the wrong order, llama.cpp makes the ramp 0.001 long. transformers does so only if they
+    // are equal.
     const double high = end == low || (read.gguf() && end < low) ? low + 0.001 : end;
     for (std::int32_t j = 0; j < dims / 2; ++j) {
       const double ramp = std::min(std::max((j - low) / (high - low), 0.0), 1.0);
@@ -88,7 +89,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     rope.magnitude = static_cast<float>(s.magnitude);
     const bool goes_beyond = s.original_context < s.context;
     if (goes_beyond) rope.original = std::max<std::int64_t>(1, static_cast<std::int64_t>(s.original_context));
-    if (read.gguf()) {  // divide_by_rope_factors() divides by the factors, which are tensors in GGUF
+    if (read.gguf()) {  // in GGUF the factors are tensors; divide_by_rope_factors() applies them
       if (goes_beyond) rope.long_inv_freq = rope.inv_freq;
       return rope;
     }
@@ -100,7 +101,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
                    "\" is not known; this version has linear, dynamic, llama3, ntk, yarn, longrope and proportional");
 }
 
-// Returns a rope after checking that its frequencies are finite. Frequencies can be infinite or NaN even if each number in the file is in
+// Returns a rope, after checking that its frequencies are finite. A frequency can be infinite or NaN even if each number in the file is in
 // range.
 RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   RopeTable rope = scaled_rope(read, theta, dims, s, interleaved);
@@ -114,10 +115,10 @@ RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const R
   return rope;
 }
 
-// Reads the scaling of a rope. `at` is the object of config.json that has it: "rope_parameters" or "rope_parameters.sliding_attention"
-// (transformers 5), or "rope_scaling" (transformers 4).
+// Reads the scaling of a rope. `at` is the name of the config.json object that has it: "rope_parameters" or
+// "rope_parameters.sliding_attention" (transformers 5), or "rope_scaling" (transformers 4).
 RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx) {
-  const Reader read = noting.quiet();  // say_scaling() notes what GGUF files have
+  const Reader read = noting.quiet();  // say_scaling() writes the notes for GGUF files
   RopeScaling s;
   const bool gguf = read.gguf();
   auto type = read.string("rope.scaling.type", at + ".rope_type");
@@ -127,24 +128,24 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
     s.where = read.key("", at + ".type");
   }
   if (!type && !gguf && read.has("", at + ".rope_type") && read.has("", at + ".factor")) read.missing(read.key("", at + ".rope_type"));
-  s.type = type.value_or(gguf ? "linear" : "default");  // in llama.cpp a factor without a type is linear
+  s.type = type.value_or(gguf ? "linear" : "default");  // llama.cpp takes a factor without a type as linear
   s.context = n_ctx;
   const auto factors = [&](const char* key) {
     return (gguf ? std::nullopt : read.file().number_list(read.key("", at + key))).value_or(std::vector<double>{});
   };
   s.short_factors = factors(".short_factor");
   s.long_factors = factors(".long_factor");
-  // "su" is an older name of longrope (Phi-3). GGUF files with longrope have its tensors and do not name it.
+  // "su" is an older name of longrope (Phi-3). GGUF files do not have the name longrope, but they have the tensors of its factors.
   const bool tensors = gguf && (read.file().find("rope_factors_short.weight") || read.file().find("rope_factors_long.weight"));
   if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
-  // The positions of a text are the same in all sections of a rope for pictures (Qwen2-VL).
+  // mrope differs from a plain rope only for images. For tokens of text, the positions of all its sections are equal (Qwen2-VL).
   if (s.type == "mrope") s.type = "default";
-  // Hunyuan's alpha stretches the base once, whatever the length of a text (RopeDefaults::stretch).
+  // Hunyuan's alpha multiplies the base by the same number for texts of all lengths (RopeDefaults::stretch).
   if (s.type == "dynamic" && read.number("", at + ".alpha")) s.type = "default";
-  const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 has this key outside of the object
+  const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 has this key outside of `at`
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);
   const bool must_say = !gguf && (s.type == "linear" || s.type == "llama3");
-  // rope.scale_linear is the name of the key before GGUF had types of scaling.
+  // rope.scale_linear is the older name of the key, from before GGUF had types of scaling.
   const double otherwise = gguf ? read.positive("rope.scale_linear", "", 1) : s.type == "yarn" ? n_ctx / s.original_context : 1;
   s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
   for (const char* key : {".low_freq_factor", ".high_freq_factor"})
@@ -154,25 +155,26 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
   s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
   s.truncate = gguf || read.flag("", at + ".truncate", true);
-  // The magnitude is that of Peng et al. 2023, section 3.4. A file can give another magnitude (transformers), a factor by which the
-  // magnitude is multiplied (llama.cpp), or the two numbers mscale and mscale_all_dim, for which two magnitudes are computed and divided
-  // (DeepSeek).
+  // The magnitude is that of Peng et al. 2023, section 3.4, unless the file has other numbers. A file can have another magnitude
+  // (transformers), a factor that multiplies the magnitude (llama.cpp), or the two numbers mscale and mscale_all_dim. In the last case the
+  // magnitude is computed from each of the two, and the first result is divided by the second (DeepSeek).
   const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
-  const auto part_at = [&](const std::string& key) {  // 0 means that the file has none, as in transformers (Hunyuan's mscale_all_dim)
+  const auto part_at = [&](const std::string& key) {  // 0 means the same as a missing key, as in transformers (Hunyuan's mscale_all_dim)
     const double part = read.number("", at + key).value_or(0);
     if (!(part >= 0 && part < 1e30)) read.bad_number(read.key("", at + key), part, "0 (none) or a positive number below 1e30");
     return part;
   };
   const double part = part_at(".mscale"), all = part_at(".mscale_all_dim");
   s.magnitude = part > 0 && all > 0 ? paper(part) / paper(all) : paper(1);
-  // In GGUF files of Ministral 3 this key has the value of mscale_all_dim in config.json; in those of DeepSeek, a tenth of it.
+  // In GGUF files of Ministral 3 this key has the value of mscale_all_dim in config.json. In those of DeepSeek it has a tenth of that
+  // value.
   if (gguf && read.has("rope.scaling.yarn_log_multiplier", "")) {
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
   }
   if (s.type == "longrope") {
     const double scale = read.number("", at + ".factor").value_or(n_ctx / s.original_context);
     s.magnitude = scale > 1 ? std::sqrt(1 + std::log(scale) / std::log(s.original_context)) : 1;
-    if (gguf) s.magnitude = 1;  // attn_factor has the whole magnitude
+    if (gguf) s.magnitude = 1;  // in GGUF the key attn_factor has the whole magnitude
   }
   if (const auto stated = read.number("rope.scaling.attn_factor", at + ".attention_factor")) {
     if (!(*stated >= 0 && *stated < 1e30))
@@ -187,7 +189,8 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
 
 std::int32_t columns_of(const RopeTable& rope) { return static_cast<std::int32_t>(2 * rope.inv_freq.size()); }
 
-// Notes what GGUF files say of a scaling: keys, and tensors with a divisor for each frequency. `dims` is the number of rotated columns.
+// Notes the keys and the tensors that a GGUF file has for a scaling; the tensors have one divisor per frequency. `dims` is the number of
+// rotated columns.
 void say_scaling(const Reader& read, const std::string& at, const RopeScaling& s, const RopeDefaults& defaults, double theta,
                  std::int32_t dims) {
   if (s.type == "linear" || s.type == "yarn" || s.type == "longrope") read.gguf_says("rope.scaling.type", s.type);
@@ -220,7 +223,7 @@ void say_scaling(const Reader& read, const std::string& at, const RopeScaling& s
   read.gguf_has("rope_freqs.weight", divisors(ramp));
 }
 
-// Returns how many columns of a head are rotated. `otherwise` is the fraction of a head to rotate if the file does not give one. If
+// Returns how many columns of a head are rotated. `otherwise` is the fraction of a head that is rotated if the file has none. If
 // `otherwise` is 0, all columns are rotated, even if config.json has partial_rotary_factor, because transformers ignores this key in such
 // families (Llama).
 std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
@@ -230,7 +233,7 @@ std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::st
     const std::string inner = at + ".partial_rotary_factor";
     read.unsupported(read.key("", read.has("", inner) ? inner : "partial_rotary_factor"), " is ", partial, "; it must lie between 0 and 1");
   }
-  // A GGUF file without `gguf_key` rotates all columns of a head, whatever the default of the family's configuration class.
+  // If a GGUF file lacks `gguf_key`, all columns of a head are rotated, whatever the default of the family's configuration class is.
   const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
   const std::int32_t dims = read.size(gguf_key, "", head_dim, turned);
@@ -238,16 +241,16 @@ std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::st
   return dims;
 }
 
-// Gemma 4: returns the rope of a whole head after setting all but the first `dims` / 2 frequencies to 0, so that the other pairs are not
-// rotated.
+// Returns the rope `whole` of a whole head with all but the first `dims` / 2 frequencies set to 0. The other pairs of columns are then not
+// rotated (Gemma 4).
 RopeTable proportional(RopeTable whole, std::int32_t dims) {
   std::fill(whole.inv_freq.begin() + dims / 2, whole.inv_freq.end(), 0.0f);
   return whole;
 }
 
 struct RopePlace {
-  const char* gguf_key;  // of the number of columns that are rotated
-  std::string at;        // object of config.json
+  const char* gguf_key;  // GGUF key of the number of rotated columns
+  std::string at;        // config.json's object with the settings of the rope
   std::int32_t head_dim;
 };
 
@@ -261,8 +264,8 @@ RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, cons
   return proportional(make_rope(read, theta, place.head_dim, linear, defaults.interleaved), dims);
 }
 
-// Returns the head_dim of the layers with a window (windowed = true) or of the layers without one. If the model has no such layer, returns
-// the head_dim of the first layer that has attention. Of latent attention, it is the number of columns that rope turns.
+// Returns the head_dim of the layers with a window (windowed = true) or without one (windowed = false). If the model has no such layer,
+// returns the head_dim of the first layer that has attention. For latent attention, returns rope_dim.
 std::int32_t head_dim_of(const Config& c, bool windowed) {
   for (const Layer& layer : c.layers) {
     const Attention* a = layer.if_attention();
@@ -273,7 +276,7 @@ std::int32_t head_dim_of(const Config& c, bool windowed) {
   return latent->if_latent_attention()->rope_dim;
 }
 
-// Returns the value of the key that llama.cpp's converter writes for mscale_all_dim, if a GGUF file has it.
+// Returns the value that llama.cpp's converter writes for mscale_all_dim, or nothing if the file is no GGUF file with this value.
 std::optional<double> log_multiplier(const Reader& read) {
   return read.gguf() ? read.number("rope.scaling.yarn_log_multiplier", "") : std::nullopt;
 }
@@ -283,7 +286,8 @@ RopeDefaults in_kind_of_file(const Config& c, RopeDefaults defaults) {
   return defaults;
 }
 
-// Returns the name of the config.json object that has the rope settings of most layers.
+// Returns the name of the config.json object that has the rope settings of all layers, or of the layers without a window if they have
+// settings of their own.
 std::string rope_object(const Reader& read) {
   const auto object = [&](const char* name) { return !read.gguf() && read.object(read.key("", name)); };
   if (!object("rope_parameters")) return "rope_scaling";
@@ -320,8 +324,9 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& of_family) {
   if (std::ranges::all_of(c.layers, [](const Layer& layer) { return layer.attention_heads() == 0; })) return;
   const std::string full = rope_object(read);
   const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
-  object("rope_parameters.sliding_attention");                 // throws if it exists and is not an object
-  const auto otherwise = [&](const char* key, double value) {  // the base of layers for which `full` or `local` has none
+  // Throws if this key exists and is not an object.
+  object("rope_parameters.sliding_attention");
+  const auto otherwise = [&](const char* key, double value) {  // the base of layers whose rope_parameters object has none
     return defaults.by_kind ? value : read.positive("", key, value);
   };
   const double theta = read.positive("rope.freq_base", full + ".rope_theta", otherwise("rope_theta", defaults.theta));
@@ -345,7 +350,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& of_family) {
   }
   c.n_ctx = stretched_context(read, c.n_ctx);
   if (defaults.window_theta == 0) return;
-  // Layers with a window have a base of their own. Their rope is scaled only if this object has a scaling.
+  // Layers with a window have a base of their own. Their rope is scaled only if their own object in config.json has a scaling.
   const std::string local = "rope_parameters.sliding_attention";
   const double base = read.positive("rope.freq_base_swa", local + ".rope_theta", otherwise("rope_local_base_freq", defaults.window_theta));
   const bool own = of_windowed != head_dim || read.has("rope.dimension_count_swa", "");
@@ -364,7 +369,7 @@ void read_layer_ropes(const Reader& read, Config& c, const RopeDefaults& of_fami
   const std::string full = rope_object(read);
   const RopeScaling scaling = scaling_at(read, full, static_cast<double>(c.n_ctx));
   const RopePlace place{"rope.dimension_count", full, c.layers.front().attention().head_dim};
-  std::vector<double> bases;  // of Config::ropes
+  std::vector<double> bases;  // bases[i] is the base of c.ropes[i]
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     if (thetas[i] == 0) continue;
     const auto known = std::ranges::find(bases, thetas[i]);

@@ -1,4 +1,4 @@
-// Divisors of rope frequencies that GGUF files store as tensors.
+// Loads divisors of rope frequencies, which GGUF files store as tensors.
 #pragma once
 
 #include "files/model_file.h"
@@ -6,8 +6,9 @@
 
 namespace pumice::model {
 
-// Divides the frequencies of the first rope by these divisors. llama.cpp writes Llama 3.1's scaling as one divisor per frequency, and
-// longrope's as two sets of divisors. Throws ErrorKind::model_format if a tensor that the rope needs is missing or a divisor is not valid.
+// Divides the frequencies of the first rope by the divisors in the file. llama.cpp writes the rope scaling of Llama 3.1 as one divisor per
+// frequency, and that of longrope as two lists of divisors. Throws ErrorKind::model_format if a tensor that the rope needs is missing or a
+// divisor is not valid.
 void divide_by_rope_factors(const files::ModelFile& file, Config& config);
 
 }  // namespace pumice::model

@@ -28,8 +28,8 @@ static void require_single_weights(const files::ModelFile& file, const files::Te
        ", whose blocks cannot be turned");
 }
 
-// A row in the file is a column of the matrix. The function reads, from each row in the file, the part that belongs to the requested rows
-// of the matrix.
+// A row of the tensor is a column of the matrix. The function reads, from each row of the tensor, only the part that belongs to the
+// requested rows of the matrix.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols) {
   require_single_weights(*file, tensor);
   return [file = std::move(file), &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count,
@@ -78,9 +78,9 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
   const Format from = *tensor.format, to = info(from).block == 1 ? from : Format::F32;
   return [file = std::move(file), &tensor, part, slices = std::move(slices), from, to](std::int64_t first, std::int64_t count,
                                                                                        std::uint8_t* out) {
-    const std::int64_t rows = tensor.shape[1], cols = part.run;  // of a head's matrix
+    const std::int64_t rows = tensor.shape[1], cols = part.run;  // the shape of a head's matrix
     const auto bytes = static_cast<std::size_t>(row_bytes(to, cols)), size = static_cast<std::size_t>(row_bytes(to, 1));
-    // Reads the rows of the tensor that belong to the head, and writes the head's matrix.
+    // Reads the tensor's rows of one head, and writes the head's matrix.
     const auto turn = [&](std::int64_t head, std::uint8_t* matrix) {
       const std::int64_t in_file = row_bytes(from, rows);
       std::vector<std::uint8_t> read(static_cast<std::size_t>(cols * in_file));
@@ -110,11 +110,11 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
   };
 }
 
-// Reads all rows between the first and the last one, those of other roles too, so that few reads are made, and so that the ranges that were
-// read join (files/read_sums.h).
+// Reads all rows from the first to the last requested row, including rows of other roles between them. This needs few reads, and the ranges
+// of the file that were read join without gaps (files/read_sums.h).
 ReadRows read_mxfp4(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& codes, const files::TensorInfo& scales,
                     Part part, std::int64_t cols) {
-  constexpr std::size_t kHalf = 16;  // bytes of codes in a block
+  constexpr std::size_t kHalf = 16;  // number of bytes of codes in a block
   return [file = std::move(file), &codes, &scales, part, blocks = static_cast<std::size_t>(cols) / (2 * kHalf)](
              std::int64_t first, std::int64_t count, std::uint8_t* out) {
     if (count < 1) return;
@@ -192,7 +192,8 @@ void divide_by_lengths_of_columns(Matrix& matrix, Format to, float floor) {
     return found;
   };
   matrix.prepare = [lengths, length](const Cancel& cancel) {
-    // The lengths of a thread that a fork interrupted may be half written. They are computed again, and the old ones are never freed.
+    // If a fork interrupted the thread that computed the lengths, they may be incomplete. They are then computed again, and the old vector
+    // is never freed.
     if (!lengths->lock.lock()) static_cast<void>(new std::vector<float>(std::exchange(lengths->values, {})));
     const std::unique_lock lock(lengths->lock, std::adopt_lock);
     if (lengths->values.empty()) lengths->values = length(cancel);

@@ -1,4 +1,5 @@
-// Functions that read a matrix's rows from a file: a part of a tensor, plain or transposed, and rows that are changed while they are read.
+// Functions that read the rows of a matrix from a file. The rows may be a part of a tensor, they may be stored transposed, and they may be
+// changed while they are read.
 #pragma once
 
 #include <functional>
@@ -15,35 +16,37 @@ namespace pumice::model {
 
 using ReadRows = decltype(Matrix::read);
 
-// Returns a function that reads the rows `part` of a tensor with `cols` columns.
+// Returns a function that reads the rows `part` of a tensor. The tensor has `cols` columns.
 ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-// Returns such a function for a tensor that is stored transposed, [columns, rows]. Throws
-// ErrorKind::unsupported_model if its format packs weights in blocks.
+// Returns a function that reads the rows `part` of a matrix whose tensor is stored transposed, [columns, rows]. Throws
+// ErrorKind::unsupported_model if the tensor's format packs weights in blocks.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-// Returns a function that reads the rows `part` of a tensor [experts, columns, rows] or [experts * columns, rows]. Throws as
-// read_transposed() does. A row of an expert's matrix is spread over all of its bytes, so `slices` keeps whole matrices.
+// Returns a function that reads the rows `part` of a stack whose tensor has the matrices transposed: [experts, columns, rows] or [experts *
+// columns, rows]. Throws as read_transposed() does. A row of an expert's matrix is spread over the whole matrix in the file, so `slices`
+// caches whole matrices.
 ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                  std::int64_t cols, std::shared_ptr<files::Slices> slices);
-// Returns a function that reads rows of one matrix for each head from a tensor that has these matrices transposed, one after another. In
-// the tensor, the rows of head h are the runs of `part`; each is a column of the head's matrix, which has part.run columns. If the tensor's
-// format packs weights in blocks, the rows are in format F32, and otherwise in the tensor's format.
+// Returns a function that reads rows of a stack with one matrix per head. The tensor has these matrices transposed, one after another. The
+// runs of `part` are the tensor's rows for one head each. Each row of a run is a column of the head's matrix, so that matrix has part.run
+// columns. The rows returned are in format F32 if the tensor's format packs weights in blocks, and otherwise in the tensor's format.
 ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                std::shared_ptr<files::Slices> slices);
 // Returns a function that reads rows of MXFP4 from a tensor of codes, [experts, rows, blocks, 16], and a tensor of scales, [experts, rows,
-// blocks]. A byte of codes has two neighbouring columns, the first in its low half (gpt-oss). In GGUF's MXFP4, byte i of a block has
-// columns i and i + 16, and the scale comes before the codes. Codes and scales mean the same in both.
+// blocks]. A byte of codes holds two neighbouring columns, the first column in its low half (gpt-oss). The rows returned have the layout of
+// MXFP4 in GGUF, where byte i of a block holds columns i and i + 16, and the scale precedes the codes. The values of codes and scales are
+// the same in both layouts.
 ReadRows read_mxfp4(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& codes, const files::TensorInfo& scales,
                     Part part, std::int64_t cols);
-// Returns a function that reads the rows of several matrices, which have `rows` rows of `bytes` bytes each, one after another.
+// Returns a function that reads the rows of several matrices, one matrix after another. Each matrix has `rows` rows of `bytes` bytes.
 ReadRows read_each(std::vector<ReadRows> matrices, std::int64_t rows, std::int64_t bytes);
 // Returns a function that reads rows of F32 from values in memory.
 ReadRows read_floats(std::vector<float> values, std::int64_t cols);
 
-// Changes how `matrix` is read: its rows are unpacked to floats, changed by `change` (if it is not empty) and packed in format `to`.
+// Changes how `matrix` is read. Its rows are unpacked to floats, changed by `change` (unless that is empty), and packed in format `to`.
 void repack(Matrix& matrix, Format to, AddRow change = {});
 
-// Changes how `matrix` is read: each column is divided by its length, which is the root of the sum of the squares of its weights, plus
-// `floor`. The rows are packed in format `to`. Matrix::prepare reads all rows to compute the lengths.
+// Changes how `matrix` is read. Each column is divided by its length plus `floor`, where the length is the square root of the sum of the
+// squared weights. The rows are then packed in format `to`. Matrix::prepare reads all rows to compute the lengths.
 void divide_by_lengths_of_columns(Matrix& matrix, Format to, float floor);
 
 // Returns a matrix of one F32 row: the first row of `rows` minus the second.

@@ -7,7 +7,7 @@
 namespace pumice::model {
 namespace {
 
-// Reads the width of a head of values. GGUF files have the width of all heads together.
+// Reads the number of columns of a value head. GGUF files have the number of columns of all value heads together.
 std::int32_t value_dim(const Reader& read, const char* json_key, std::int32_t heads, std::int32_t otherwise) {
   if (!read.gguf()) return read.size_in_gguf("", json_key, kMaxStateDim, otherwise);
   const std::string where = read.key("ssm.inner_size", "");
@@ -18,7 +18,7 @@ std::int32_t value_dim(const Reader& read, const char* json_key, std::int32_t he
   return all / heads;
 }
 
-// Reads the width of a head of values of Mamba-2.
+// Reads the number of columns of a value head of Mamba-2.
 std::int32_t ssd_value_dim(const Reader& read, std::int32_t heads, const ScanDefaults& defaults) {
   constexpr const char* kKey = "mamba_d_head";
   if (read.gguf() || defaults.inner == 0) return value_dim(read, kKey, heads, defaults.value_dim);
@@ -32,7 +32,8 @@ std::int32_t ssd_value_dim(const Reader& read, std::int32_t heads, const ScanDef
   return defaults.inner / heads;
 }
 
-// Returns one end of time_step_limit. transformers writes infinity as an object with the key __float__.
+// Returns one bound of time_step_limit: the lower (end 0) or the upper (end 1). transformers writes infinity as an object with the key
+// __float__.
 double step_limit(const Reader& read, std::size_t end, double otherwise) {
   const std::string where = read.key("", "time_step_limit");
   const std::string item = str(where, ".", end);
@@ -46,7 +47,7 @@ double step_limit(const Reader& read, std::size_t end, double otherwise) {
 }
 
 void refuse_step_limit(const Reader& read) {
-  if (read.gguf()) return;  // such files have no such key
+  if (read.gguf()) return;  // GGUF files have no key for this limit
   constexpr double kNone = 1e30;
   const double low = step_limit(read, 0, 0), high = step_limit(read, 1, kNone);
   if (low > 0 || high < kNone)
@@ -54,7 +55,7 @@ void refuse_step_limit(const Reader& read) {
                      "[0, Infinity] is");
 }
 
-// Returns whether all convolutions must have a bias. GGUF files have no such key; if one layer has a bias, all must have one.
+// Returns true if all convolutions must have a bias. GGUF files have no key for this: if one layer has a bias, all layers must have one.
 bool conv_biases(const Reader& read) {
   if (!read.gguf()) return read.flag("", "mamba_conv_bias", true);
   return std::ranges::any_of(read.file().tensors(),

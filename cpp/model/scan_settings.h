@@ -1,5 +1,5 @@
-// Reads the sizes of recurrent mixers (Recurrent). GGUF files have the same keys for all of them. A family whose config.json has other
-// names for the keys of read_ssd() says so in Family::keys.
+// Reads the sizes of recurrent mixers (Recurrent). GGUF files have the same keys for all families. If a family's config.json has other
+// names for the keys of read_ssd(), these names are in Family::keys.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,23 @@
 
 namespace pumice::model {
 
-// The defaults of a configuration class, for config.json. 0: there is none.
+// The defaults of a configuration class, for config.json. 0 means that there is no default.
 struct ScanDefaults {
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0, taps = 4;
-  // The width of all heads of values together, for files that say "auto" or nothing about the width of one. 0: files must say it.
+  // The number of columns of all value heads together. Used if config.json has "auto" or nothing for the number of columns of one head. 0:
+  // config.json must have that number.
   std::int32_t inner = 0;
 };
 
-// Returns a gated delta rule: the keys linear_num_value_heads, linear_num_key_heads, linear_key_head_dim, linear_value_head_dim and
-// linear_conv_kernel_dim. Its norm has the model's eps and is before the gate, and each head has the same weights.
+// Returns a mixer of the gated delta rule. config.json has its sizes in linear_num_value_heads, linear_num_key_heads, linear_key_head_dim,
+// linear_value_head_dim and linear_conv_kernel_dim. Its norm has the model's eps and precedes the gate, and all heads share the norm's
+// weights.
 Recurrent read_delta(const Reader& read, const Config& c, const ScanDefaults& defaults);
 
-// Returns a mixer of Mamba-2: the keys mamba_n_heads, mamba_n_groups, mamba_d_state, mamba_d_head, mamba_d_conv, mamba_conv_bias,
-// mamba_proj_bias and hidden_act. Its norm has the model's eps, is after the gate, and takes each group of columns by itself. Throws
-// ErrorKind::unsupported_model for a time_step_limit, which transformers applies to whole texts and not to single steps.
+// Returns a mixer of Mamba-2. config.json has its settings in mamba_n_heads, mamba_n_groups, mamba_d_state, mamba_d_head, mamba_d_conv,
+// mamba_conv_bias, mamba_proj_bias and hidden_act. Its norm has the model's eps, follows the gate, and normalises each group of columns
+// separately. Throws ErrorKind::unsupported_model for a time_step_limit, because transformers applies this limit when it computes whole
+// texts but not when it computes single steps.
 Recurrent read_ssd(const Reader& read, const Config& c, const ScanDefaults& defaults);
 
 }  // namespace pumice::model

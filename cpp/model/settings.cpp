@@ -11,13 +11,13 @@ namespace {
 
 float softcap(const Reader& read, const char* key, double otherwise) {
   if (otherwise == kNoSuchKey) return 0;
-  const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: no limit
+  const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // a null in config.json means no limit
   if (!(cap >= 0 && cap < 1e30)) read.bad_number(read.key(key, key), cap, "0 (none) or a positive number");
   if (cap > 0) read.gguf_says(key, cap);
   return static_cast<float>(cap);
 }
 
-// Returns the attention of a layer with `heads` heads of queries, and as many of keys.
+// Returns the attention of a layer with `heads` query heads. The caller sets the number of kv heads.
 Attention read_attention(const Reader& read, const Config& c, std::int64_t heads, const SizeDefaults& defaults) {
   Attention a;
   a.heads = static_cast<std::int32_t>(heads);
@@ -26,7 +26,7 @@ Attention read_attention(const Reader& read, const Config& c, std::int64_t heads
   if (read.size("attention.value_length", "", kMaxValueDim, a.head_dim) != a.head_dim)
     read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
                      ": heads of keys and of values differ in size, and must not");
-  // llama.cpp's converter writes only what does not follow from the other sizes.
+  // llama.cpp's converter leaves out sizes that follow from other sizes.
   if (a.head_dim * a.heads == c.hidden_size)
     read.gguf_lacks({"attention.key_length"});
   else
@@ -41,8 +41,8 @@ Attention read_attention(const Reader& read, const Config& c, std::int64_t heads
   return a;
 }
 
-// Returns one number per layer from a GGUF file, which has a list or one number for all layers. A list also has entries for the layers that
-// predict draft tokens. Returns an empty vector if the file has no such key.
+// Returns one number per layer from a GGUF file. The value in the file is a list, or one number for all layers. A list also has entries for
+// the layers that predict draft tokens; the result leaves them out. Returns an empty vector if the file has no such key.
 std::vector<std::int64_t> by_layer(const Reader& read, const char* key, std::size_t layers, std::int64_t low, std::int64_t high) {
   auto list = read.per_layer(key, "", static_cast<std::size_t>(layers_of_file(read).count), low, high);
   if (!list.empty()) list.resize(layers);
@@ -51,7 +51,7 @@ std::vector<std::int64_t> by_layer(const Reader& read, const char* key, std::siz
 
 constexpr const char* kOwnHeads = "num_attention_heads_per_layer";
 
-// Returns the number of heads of queries of each layer.
+// Returns the number of query heads of each layer.
 std::vector<std::int64_t> read_heads(const Reader& read, std::size_t layers, const SizeDefaults& defaults) {
   if (defaults.own_heads) {
     auto list =
@@ -63,7 +63,7 @@ std::vector<std::int64_t> read_heads(const Reader& read, std::size_t layers, con
   return std::vector<std::int64_t>(layers, read.size("attention.head_count", "num_attention_heads", kMaxHeads, silent));
 }
 
-// Returns the number of kv heads of each layer. null in config.json means as many as heads.
+// Returns the number of kv heads of each layer. A null in config.json means that there are as many kv heads as heads.
 std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std::size_t layers, std::int32_t heads,
                                         const SizeDefaults& defaults) {
   const std::int32_t otherwise = defaults.kv_heads;
@@ -87,7 +87,8 @@ std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, s
                                                      factor > 0 ? std::optional(std::int64_t{factor} * c.hidden_size) : std::nullopt));
 }
 
-// Returns one flag per layer from a text such as "LLLG", which is repeated: L is a layer with a window, G a layer without one (EXAONE 4).
+// Returns one flag per layer: 1 if the layer has a window. The file has a text such as "LLLG", which is repeated until all layers have a
+// letter. L is a layer with a window, and G a layer without one (EXAONE 4).
 std::vector<std::int64_t> window_letters(const Reader& read, const char* key, std::size_t count) {
   const std::string letters = read.text(read.key("", key));
   if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
@@ -148,7 +149,7 @@ void read_body(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.layers.resize(defaults.all_predict ? static_cast<std::size_t>(layers_of_file(read).count) : layer_count(read));
   c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
                           read.key("context_length", "max_position_embeddings"));
-  read.gguf_says("context_length", c.n_ctx - c.position_offset);  // the converter removes the positions that no text has
+  read.gguf_says("context_length", c.n_ctx - c.position_offset);  // the converter leaves out positions that texts never use
   c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)
                                                      : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", defaults.eps));
   c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
@@ -197,7 +198,7 @@ void say_widths(const Reader& read, const Config& c) {
 }
 
 void say_draft_layers(const Reader& read, const Config& c, std::int64_t count) {
-  if (count < 0 || count > kMaxLayers) return;  // gguf_parts() refuses it
+  if (count < 0 || count > kMaxLayers) return;  // gguf_parts() reports this error
   read.gguf_says("block_count", static_cast<std::int64_t>(c.layers.size()) + count);
   read.gguf_says("nextn_predict_layers", count);
 }
@@ -214,14 +215,14 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     read.gguf_says("attention.sliding_window", window);
   else
     read.gguf_lacks({"attention.sliding_window"});
-  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2 gives a window's size even if it is not used
+  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2's files have a window's size even if it is not used
   if (defaults.symmetric && (window > 0 || read.integer("attention.sliding_window", "sliding_window"))) {
     window = read.in_range(window, 2, kMaxContext, read.key("attention.sliding_window", "sliding_window")) / 2;
   }
-  if (window >= stretched_context(read, c.n_ctx)) window = 0;  // the window covers the whole context
+  if (window >= stretched_context(read, c.n_ctx)) window = 0;  // a window of the whole context is no window
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
-  std::vector<std::int64_t> windowed;  // one flag per layer, if the file has them
+  std::vector<std::int64_t> windowed;  // one flag per layer: 1 if it has a window; empty if the file has no flags
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
     const files::Value* letters = c.gguf ? nullptr : read.file().value(read.key("", key));
     if (letters && std::holds_alternative<std::string>(*letters)) {
@@ -230,7 +231,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
       full_every = read.in_range(*pattern, 1, kMaxLayers, read.key("", key));
     }
   }
-  // A GGUF file has either a number (every n-th layer has no window) or one flag per layer.
+  // The value in a GGUF file is a number n (every n-th layer has no window) or one flag per layer.
   const std::string pattern = read.key("attention.sliding_window_pattern", "");
   if (c.gguf && read.file().has(pattern)) {
     if (const auto* flags = std::get_if<std::vector<bool>>(read.file().value(pattern))) {
@@ -312,7 +313,7 @@ void read_draft(const Reader& read, Config& c) {
     return any([&](std::string_view name) { return name.starts_with(begin) || (!c.gguf && name.starts_with("model." + begin)); });
   };
   const auto with_attention = std::ranges::find_if(c.layers, [](const Layer& layer) { return layer.if_attention() != nullptr; });
-  // Such heads have an embedding, or a matrix of logits, of their own.
+  // True if the draft head has its own token embedding or its own matrix for logits.
   const bool dedicated = c.gguf ? begins(in_layer + "nextn.embed_tokens") || begins(in_layer + "nextn.shared_head_head")
                                 : read.flag("", "mtp_use_dedicated_embeddings", false);
   if (!begins(first)) {

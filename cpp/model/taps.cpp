@@ -11,7 +11,7 @@
 namespace pumice::model {
 namespace {
 
-// Returns the parameter of a convolution whose channels are those of `roles`, one role after another.
+// Returns the taps and the bias of a convolution whose channels are those of `roles`, one role after another.
 Parameter joined(const WeightReader& reader, Description& d, std::size_t layer, std::span<const Role> roles, std::int32_t taps) {
   std::vector<float> rows, bias;
   std::string name;
@@ -51,7 +51,7 @@ void add_taps(const WeightReader& reader, Description& d) {
 }
 
 void add_key_norms(Description& d) {
-  std::map<std::pair<std::int32_t, std::int32_t>, VectorId> known;  // by the number of heads and their width
+  std::map<std::pair<std::int32_t, std::int32_t>, VectorId> known;  // keys: key_heads and key_dim
   d.key_norms.assign(d.config.layers.size(), VectorId::none);
   for (std::size_t i = 0; i < d.config.layers.size(); ++i) {
     const Recurrent* r = d.config.layers[i].if_recurrent();

@@ -1,4 +1,4 @@
-// Weights of recurrent mixers and short convolutions that operations need in another form than files have them.
+// Adds weights of recurrent mixers and short convolutions that operations need in another form than files have.
 #pragma once
 
 namespace pumice::model {
@@ -6,13 +6,15 @@ namespace pumice::model {
 class WeightReader;
 struct Description;
 
-// Reads the taps of convolutions. Files have a row of taps for each channel, and Conv needs a row of channels for each tap. For a recurrent
-// mixer the channels are those of q, k and v, in this order, and the vector has the role scan_taps; for a short convolution it has the role
-// conv_taps. Also turns each scan_rate of a safetensors file, which is the logarithm of -rate, into the rate.
+// Adds the taps of convolutions to the description. Files have one row of taps per channel, and Conv needs one row of channels per tap. The
+// channels of a recurrent mixer's convolution are those of q, k and v, in this order, and the vector gets the role scan_taps. The vector of
+// a short convolution gets the role conv_taps. The function also converts each scan_rate of a safetensors file, which is the logarithm of
+// -rate, to the rate.
 void add_taps(const WeightReader& reader, Description& d);
 
-// Sets Description::key_norms: the weights with which an rms norm of each head gives what the delta rule needs of q and k. For q they are
-// 1 / key_dim, so that a head is divided by its length and by sqrt(key_dim); for k they are 1 / sqrt(key_dim).
+// Sets Description::key_norms. With these weights, an rms norm of each head of q and k computes what the delta rule needs: the weights for
+// q are 1 / key_dim, so that the head is divided by its length and by sqrt(key_dim); the weights for k are 1 / sqrt(key_dim), so that the
+// head is divided by its length.
 void add_key_norms(Description& d);
 
 }  // namespace pumice::model

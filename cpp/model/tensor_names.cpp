@@ -21,7 +21,7 @@ std::string with_number(std::string_view pattern, std::string_view place, std::s
 }
 std::string with_layer(std::string_view pattern, std::size_t layer) { return with_number(pattern, kLayer, layer); }
 
-// Replaces the number of the expert in a tensor's name, if there is one, by "{expert}".
+// Replaces the number of the expert in a tensor's name by "{expert}", if the name has such a number.
 std::string without_expert(std::string name) {
   constexpr std::string_view kBefore = ".experts.";
   const std::size_t at = name.find(kBefore);
@@ -31,7 +31,8 @@ std::string without_expert(std::string name) {
   return name.replace(first, end - first, kExpert);
 }
 
-// Returns the number between `prefix` and the next dot of a tensor's name, or nothing if the name does not have this form.
+// Returns the number between `prefix` and the next dot of a tensor's name, or nothing if the name does not begin with `prefix` and a
+// number.
 std::optional<std::int64_t> number_after(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   std::int64_t number = 0;
@@ -40,25 +41,26 @@ std::optional<std::int64_t> number_after(std::string_view name, std::string_view
   return error == std::errc{} && end != last && *end == '.' ? std::optional(number) : std::nullopt;
 }
 
-// Returns whether `name` is a known name, with or without one of the suffixes that may follow it.
+// Returns true if `name` is in `known`, as it is or after removing a suffix such as ".weight".
 bool is_known(const std::set<std::string, std::less<>>& known, std::string_view name) {
   if (known.contains(name)) return true;
   for (const std::string_view suffix : {".weight", ".bias", ".gamma", ".beta", "_bias"})
     if (name.ends_with(suffix) && known.contains(name.substr(0, name.size() - suffix.size()))) return true;
-  constexpr std::string_view kScales = "_scales";  // of MXFP4 codes
+  constexpr std::string_view kScales = "_scales";  // end of the name of the tensor with the scales of MXFP4 codes
   if (name.ends_with(kScales) && known.contains(str(name.substr(0, name.size() - kScales.size()), "_blocks"))) return true;
   const auto adapted = name.find(".parametrizations.");
   return adapted != std::string_view::npos && known.contains(name.substr(0, adapted));
 }
 
-// Returns whether the tensor is a buffer that training saves and that no program reads.
+// Returns true if the tensor is a buffer that training saves but that no program uses.
 bool is_buffer(std::string_view name) {
   constexpr std::string_view kBuffers[] = {".inv_freq",    ".attn.bias",       ".attention.bias", ".masked_bias",
                                            ".causal_mask", ".embed_positions", ".position_ids",   ".token_type_ids"};
   return std::ranges::any_of(kBuffers, [&](std::string_view end) { return name.ends_with(end); });
 }
 
-// The rows of a tensor that several roles share: `times` times the runs of rows of each role, one after another.
+// The order of rows in a tensor that several roles share. The tensor repeats the list `runs` `times` times. Each entry of the list is a run
+// of rows of one role.
 struct Layout {
   struct Run {
     Role role;
@@ -132,9 +134,9 @@ Layout layout_of(Fused fused, const Layer& layer) {
   return {};
 }
 
-// Beginnings of the names of tensors that belong to other models and tasks than pumice's: towers for pictures and sounds, heads of
-// pre-training, and layers that predict draft tokens ("mtp.", "mtp_"), which load(mtp=False) leaves out. The results of the model do not
-// depend on these tensors.
+// Beginnings of the names of tensors that belong to other models and tasks than pumice's: encoders of images and sounds, heads for
+// pre-training, and layers that predict draft tokens ("mtp.", "mtp_"), which load(mtp=False) leaves out. Without these tensors the results
+// of the model are the same.
 constexpr std::string_view kOtherParts[] = {
     "vision_tower.",
     "vision_model.",
@@ -166,7 +168,7 @@ constexpr std::string_view kOtherParts[] = {
     "mtp.",
     "mtp_",
 };
-// The same in GGUF, where the rope factors are read elsewhere (rope_factors.cpp).
+// Such beginnings in GGUF files. The rope factors are in the list because rope_factors.cpp reads them, and no role does.
 constexpr std::string_view kOtherPartsInGguf[] = {"dec.", "output.", "rope_freqs.", "rope_factors_"};
 
 bool begins_with_one_of(std::span<const std::string_view> beginnings, std::string_view name) {
@@ -180,9 +182,9 @@ TensorNames::TensorNames(const files::ModelFile& file, const Config& config) : f
   require_no_more_layers();
 }
 
-// Returns the names of a role in the order in which they are tried: the family's own names; in GGUF, the one tensor for q, k and v that
-// llama.cpp's converter can write for any family; and for decoders, the usual names of a classifier. A classifier of tokens has one of two
-// names in all families.
+// Returns the names of a role in the order in which they are tried. The family's own names come first. In GGUF files, the next name is that
+// of the fused q, k and v tensor, which llama.cpp's converter can write for any family. For decoders, the usual names of a classifier come
+// last. A classifier of tokens has the same two names in all families.
 std::vector<TensorName> TensorNames::names_of(Role role, bool gguf) const {
   static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
                                                 {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
@@ -211,8 +213,8 @@ bool TensorNames::shared(Role role) const {
   return of(role) != Of::draft && !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
 }
 
-// Sets the prefix of tensor names. transformers saves a model with or without the prefix of a task's wrapper class. The name of the token
-// embedding shows which prefix the file has.
+// Sets prefix_. transformers saves a model with or without the prefix of a task's wrapper class, so the function looks under which prefix
+// the file has the token embedding.
 void TensorNames::choose_prefix() {
   const auto embeddings = names_of(Role::token_embedding);
   for (std::string_view prefix : config_.family->prefixes) {
@@ -229,7 +231,7 @@ void TensorNames::choose_prefix() {
 std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_t layer, std::int32_t expert) const {
   layer = config_.layer_in_file(layer);
   if (config_.gguf) return {with_layer(name.gguf, layer)};
-  if (of_layer(name.role) && layer == config_.draft_index()) {  // "mtp.fc", "mtp.layers.0.mlp.up_proj"
+  if (of_layer(name.role) && layer == config_.draft_index()) {  // names such as "mtp.fc" and "mtp.layers.0.mlp.up_proj"
     const std::string own = with_number(with_number(name.safetensors, kExpert, static_cast<std::size_t>(expert)), kLayer, 0);
     const std::string in_draft = own.starts_with(kDraft) ? own : str(kDraft, own);
     std::vector<std::string> names = {in_draft, str("model.", in_draft)};
@@ -238,22 +240,22 @@ std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_
     return names;
   }
   std::vector<std::string> names = {prefix_ + with_number(with_layer(name.safetensors, layer), kExpert, static_cast<std::size_t>(expert))};
-  if (of(name.role) == Of::end) {  // the tensor may be outside of the wrapped model or inside it (BERT's pooler)
+  if (of(name.role) == Of::end) {  // the name may or may not have the prefix (BERT's pooler)
     names.insert(names.begin(), std::string(name.safetensors));
     names.push_back("language_model." + std::string(name.safetensors));
   }
   return names;
 }
 
-// Returns the tensor, or null if the file does not have it. `old_suffix` is for BERT checkpoints of 2018, which call a LayerNorm's weight
-// and bias gamma and beta.
+// Returns the tensor, or null if the file does not have it. `old_suffix` is for BERT checkpoints of 2018, in which the weight and the bias
+// of a LayerNorm are called gamma and beta.
 const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t layer, std::string_view suffix,
                                              std::string_view old_suffix) const {
   for (const std::string& begin : in_file(name, layer)) {
     if (bare(name)) {
       if (const auto* found = file_.find(suffix == "weight" ? begin : str(begin, "_", suffix))) return found;
       if (suffix != "weight" || !transposed(name)) continue;
-      // The stack as it is made of packed tensors that are transposed (files/schemes/byte_rows.h).
+      // A stack that pumice makes of packed and transposed tensors has ".weight" in its name (files/schemes/byte_rows.h).
       if (const auto* found = file_.find(str(begin, ".weight")); found && found->made) return found;
       continue;
     }
@@ -265,9 +267,9 @@ const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t
   return nullptr;
 }
 
-// Returns the tensor of the first name that the file has. If several roles share the tensor, it must have the rows of all of them, because
-// in another file the same name may belong to a tensor of one role alone. If no tensor has these rows, returns the first tensor that was
-// found.
+// Returns the first tensor that the file has under one of the role's names. A tensor that several roles share must have the rows of all
+// these roles, because in another file the same name may belong to a tensor of one role only. If no tensor has the needed number of rows,
+// returns the first tensor found.
 TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
   Found first;
   for (TensorName name : names_of(role)) {
@@ -301,7 +303,8 @@ Part TensorNames::part(const TensorName& name, Role role, std::size_t layer) con
 
 Part TensorNames::layout(const TensorName& name, Role role, std::size_t layer) const {
   if (name.fused == Fused::no) return {};
-  // A layer behind the model's that is not run is like the last one.
+  // A layer after the model's layers predicts draft tokens. If pumice does not run it, its tensors are assumed to be laid out like those of
+  // the last layer.
   const bool known = layer < config_.layers.size() || config_.draft;
   return layout_of(name.fused, known ? config_.layer(layer) : config_.layers.back()).of(role);
 }
@@ -320,7 +323,7 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
     fail(ErrorKind::unsupported_model, file_.path(), ": files of this kind have no place for a tensor that \"", config_.family->name,
          "\" needs (role ", kRoleNames[static_cast<std::size_t>(role)], ")");
   }
-  // Queries of latent attention have a name with q_rank and another one without.
+  // The name for queries of latent attention depends on whether q_rank is 0.
   const LatentAttention* latent = of(role) == Of::latent_attention ? config_.layer(layer).if_latent_attention() : nullptr;
   const auto fits = [&](const TensorName& name) {
     return !latent || name.fused != (latent->q_rank > 0 ? Fused::whole_q : Fused::latent_q);
@@ -332,8 +335,8 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
   return str(begin, ".", suffix);
 }
 
-// Returns the names in the model's own kind of file. For safetensors files also returns them with the prefixes of the family's wrapper
-// classes, which PEFT writes.
+// Returns the role's names in the model's own kind of file. For safetensors files the result also has each name with each prefix of the
+// family, because PEFT writes the prefix of a wrapper class.
 std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer) const {
   std::vector<std::string> names;
   for (const TensorName& name : names_of(role)) {
@@ -351,7 +354,7 @@ std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer
   return names;
 }
 
-// Returns what precedes the number of a layer in names of this kind of file: "blk.", "model.layers.".
+// Returns the parts of tensor names that precede the number of a layer in this kind of file: "blk.", "model.layers.".
 std::set<std::string> TensorNames::before_layers() const {
   std::set<std::string> found;
   for (const auto& names : {config_.family->names, config_.family->more_names}) {
@@ -363,11 +366,12 @@ std::set<std::string> TensorNames::before_layers() const {
   return found;
 }
 
-// Throws if the file has more layers than its configuration says. The model would run without the additional layers and give wrong results.
+// Throws if the file has more layers than its configuration says. Such a model would run without its additional layers and compute wrong
+// results.
 void TensorNames::require_no_more_layers() const {
   const Reader read(Reader(file_), config_.family->keys);
   auto [key, count] = layers_of_file(read);
-  // Layers that predict draft tokens come after the others (DeepSeek V3, GLM-4.5). In GGUF files block_count includes them.
+  // Layers that predict draft tokens come after the others (DeepSeek V3, GLM-4.5). The number in a GGUF file's block_count includes them.
   if (!config_.gguf) {
     const std::string more = read.key("", "num_nextn_predict_layers");
     count += read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, more);
@@ -385,9 +389,9 @@ void TensorNames::require_no_more_layers() const {
   }
 }
 
-// Returns the names of the tensors in the roles for which `reads` is true, with "{}" for the number of a layer. If one layer reads a role,
-// the role's tensors count as read in all layers (Gemma 4 files have keys in layers that do not read them). Tensors at the end of a model
-// (Of::end) always count as read, because which of them are used depends on the task.
+// Returns the names of the tensors of those roles for which `reads` returns true, with "{}" in place of the number of a layer. A role that
+// one layer uses counts as used in all layers, because Gemma 4 files have keys even in layers that do not use them. Roles at the end of a
+// model (Of::end) always count as used, because the task decides which of them are needed.
 std::set<std::string, std::less<>> TensorNames::names_read(const std::function<bool(Role)>& reads) const {
   std::set<std::string, std::less<>> known;
   for (std::size_t i = 0; i < kRoles; ++i) {
@@ -399,7 +403,7 @@ std::set<std::string, std::less<>> TensorNames::names_read(const std::function<b
         for (std::string& each : in_file(name, 0)) known.insert(std::move(each));
     }
   }
-  if (!names_of(Role::head).empty()) known.insert(config_.gguf ? "cls.output" : "score");  // a decoder may have had a classifier
+  if (!names_of(Role::head).empty()) known.insert(config_.gguf ? "cls.output" : "score");  // the classifier of a decoder
   for (const std::string_view name : config_.family->read_by_configure) known.insert(prefix_ + std::string(name));
   known.insert(config_.dense.begin(), config_.dense.end());
   return known;
@@ -424,7 +428,7 @@ TensorNames::Unread TensorNames::unread(const std::function<bool(Role)>& reads) 
       if (!of_other_part(name)) unread.others.push_back(tensor.name);
       continue;
     }
-    // A layer beyond the model's is one that predicts draft tokens (require_no_more_layers).
+    // A layer after the model's layers predicts draft tokens (require_no_more_layers()), so its tensors need not be used.
     if (*number_after(name, *begin) >= static_cast<std::int64_t>(config_.layers.size())) continue;
     if (!is_known(known, without_expert(str(*begin, "{}", name.substr(name.find('.', begin->size()))))))
       unread.in_layers.push_back(tensor.name);

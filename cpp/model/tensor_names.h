@@ -1,5 +1,5 @@
-// Finds the tensor of a file that belongs to a role, by the names that the family has in this kind of file. If several roles share a
-// tensor, also finds the part of it that belongs to the role.
+// Finds the tensor of a role in a file. Looks for the names that the family has for the role in this kind of file. If several roles share
+// the tensor, also finds the rows that belong to the role.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace pumice::model {
 
-// The rows of a tensor that belong to a role: runs of `run` rows that begin at the rows `first`, first + stride, first + 2 stride and so
-// on.
+// The rows of a tensor that belong to a role. They are runs of `run` rows, which begin at the rows `first`, first + stride, first + 2
+// stride, and so on.
 struct Part {
-  std::int64_t first = 0, run = 0, stride = 0;  // run 0: all rows from `first` on
-  std::int64_t whole = 0;                       // number of rows that the whole tensor must have; 0: as many as the role needs
-  // Returns the index in the tensor of the role's row `row`.
+  std::int64_t first = 0, run = 0, stride = 0;  // run 0: all rows of the tensor from `first` on
+  std::int64_t whole = 0;                       // number of rows that the tensor must have; 0: as many as the role needs
+  // Converts a row number of the role to a row number of the tensor.
   std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
-  // Returns the part of a role with `rows` rows: `run`, `stride` and `whole` have their values where they were 0.
+  // Returns this part for a role with `rows` rows. Replaces `run`, `stride` and `whole` by their values where they are 0.
   Part of_rows(std::int64_t rows) const { return {first, run > 0 ? run : rows, run > 0 ? stride : rows, whole > 0 ? whole : rows}; }
 };
 
@@ -34,38 +34,39 @@ class TensorNames {
 
   struct Found {
     TensorName name{};
-    const files::TensorInfo* tensor = nullptr;  // null if the file has no such tensor; the first expert's if each expert has one
-    Part part;                                  // of each expert, if the role has several
+    const files::TensorInfo* tensor = nullptr;  // null: the file has no such tensor; the first expert's tensor if each expert has one
+    Part part;                                  // the role's rows in the tensor, or in each expert's matrix
   };
   Found weight(Role role, std::size_t layer) const { return find(role, layer, "weight", "gamma"); }
   Found bias(Role role, std::size_t layer) const { return find(role, layer, "bias", "beta"); }
 
-  // Returns the tensors of all experts, if each expert has a tensor of its own, or else an empty vector. Throws ErrorKind::model_format if
-  // one of them is missing.
+  // Returns the tensors of all experts if each expert has a tensor of its own, and otherwise an empty vector. Throws
+  // ErrorKind::model_format if the tensor of an expert is missing.
   std::vector<const files::TensorInfo*> each_expert(const Found& found, std::size_t layer, std::int32_t experts) const;
 
   bool shared(Role role) const;  // true if all layers share one tensor (ALBERT)
   bool transposed(const TensorName& name) const { return name.transposed && !config_.gguf; }
-  // Returns whether the tensor names of the body have the prefix of a task's wrapper class of transformers.
+  // Returns true if the tensor names of the body begin with the prefix that a wrapper class of transformers adds (for example a class for
+  // causal language models).
   bool wrapped() const { return !prefix_.empty(); }
   // Returns the names under which adapters may refer to a role's matrix.
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
   // Returns the first of the possible names of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // The names of the tensors that no role uses, in the order of the file: those of layers, such as a q_norm in a Llama, and others. Tensors
-  // of other models and tasks do not count.
+  // The names of the tensors that no role uses, in the order of the file: tensors of layers, such as a q_norm in a Llama, and other
+  // tensors. Tensors that belong to other models and tasks are left out.
   struct Unread {
     std::vector<std::string> in_layers, others;
   };
   Unread unread(const std::function<bool(Role)>& reads) const;
 
-  // Of a folder: returns the name that GGUF files have for the tensor in a role that the folder has under the name `here`, or nothing if
-  // they have none. Where they may have several, it is the name that llama.cpp's converter writes.
+  // For a folder in which the tensor of a role has the name `here`: returns the name that the tensor gets in a GGUF file, or nothing if
+  // GGUF files have no name for it. If there are several names, returns the one that llama.cpp's converter writes.
   std::optional<TensorName> in_gguf(Role role, const TensorName& here) const;
-  // Returns the part of a tensor with this name that belongs to the role.
+  // Returns the rows that belong to the role in a tensor with this name.
   Part layout(const TensorName& name, Role role, std::size_t layer) const;
 
-  // Throws ErrorKind::model_format because the file lacks a role's weight or bias.
+  // Throws ErrorKind::model_format with the message that the file lacks the role's weight or bias.
   [[noreturn]] void missing(Role role, std::size_t layer, std::string_view suffix) const {
     model::missing(file_, first_name(role, layer, suffix));
   }

@@ -1,4 +1,4 @@
-// Token types, which distinguish the first and the second text of a pair (BERT).
+// Token types tell the first text of a pair from the second (BERT).
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace pumice::model {
 
-// Returns whether the model has embeddings of token types. If type_vocab_size in config.json is 0, it has them if the file has `tensor`
-// under one of `prefixes`. Otherwise this returns true, and a safetensors file must have the tensor.
+// Returns true if the model adds token type embeddings. If type_vocab_size in config.json is 0, this depends on whether the file has
+// `tensor` under one of `prefixes`. In all other cases the model adds them, and a safetensors file must have the tensor.
 bool tells_types(const Reader& read, std::span<const std::string_view> prefixes, std::string_view tensor);
 
 }  // namespace pumice::model

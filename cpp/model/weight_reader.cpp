@@ -10,9 +10,10 @@
 namespace pumice::model {
 namespace {
 
-constexpr std::string_view kBlocks = "_blocks";  // ends the name of a tensor of MXFP4 codes (gpt-oss)
-// Number of an encoder's last layers in which products may have 8-bit codes on both sides (Rounding::bytes). The later layers amplify the
-// rounding noise of the earlier ones, for some texts a hundredfold ("nov." in all-mpnet-base-v2, docs/numerics.md).
+constexpr std::string_view kBlocks = "_blocks";  // end of the name of a tensor of MXFP4 codes (gpt-oss)
+// Number of an encoder's last layers whose products may have 8-bit codes on both sides (Rounding::bytes). In the layers before them such
+// codes are not allowed, because later layers amplify rounding noise, for some texts a hundredfold ("nov." in all-mpnet-base-v2,
+// docs/numerics.md).
 constexpr std::size_t kByteLayers = 8;
 
 }  // namespace
@@ -27,7 +28,8 @@ WeightReader::WeightReader(std::shared_ptr<const files::ModelFile> file, const T
       adapters_(file_, options.task),
       lora_(options.lora) {}
 
-// Returns how many columns a matrix of GGUF has in whose place the model needs a vector (Use::folded): a group of the norm, or one value.
+// For a vector that a GGUF file may store as a matrix (Use::folded), returns the number of columns of that matrix: the size of a group of
+// the norm, or 1.
 static std::int64_t folded_columns(const Layer& layer, Role role) {
   const Recurrent* r = layer.if_recurrent();
   return role == Role::scan_norm && r && r->norm ? r->norm->group : 1;
@@ -61,7 +63,8 @@ Parameter WeightReader::read(Role role, std::size_t layer) {
   return parameter;
 }
 
-// Returns the number that multiplies the bias in a role: what multiplies the product, unless it multiplies the product's input.
+// Returns the number by which the bias of a role must be multiplied. It is the number that multiplies the role's product. Numbers that
+// multiply the product's input do not count.
 static float bias_factor(const Layer& layer, Role role, Use use) {
   const Attention* a = layer.if_attention();
   const Recurrent* r = layer.if_recurrent();
@@ -93,8 +96,8 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   return d_.add(std::move(bias));
 }
 
-// Returns `length` values of a vector: the role's part of the tensor. If `columns` is not 0, the tensor of a GGUF file may be a matrix with
-// so many columns.
+// Returns the role's part of a vector's tensor: `length` values. If `columns` is not 0, the tensor of a GGUF file may also be a matrix with
+// this many columns.
 std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
@@ -106,7 +109,7 @@ std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std:
   return values_in(tensor, part, length);
 }
 
-// Returns the biases of all experts, one after another: the role's part of a tensor [experts, rows].
+// Returns the biases of all experts, one after another. They are the role's part of a tensor of the shape [experts, rows].
 std::vector<float> WeightReader::values_of_experts(const TensorNames::Found& found, const Asked& ask) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
@@ -173,7 +176,8 @@ void WeightReader::tie_mlm_decoder(Parameter& decoder) {
   decoder.bias = read_bias(Role::mlm_decoder, 0, d_.matrix(decoder.matrix).rows);
 }
 
-// Throws if the matrix cannot be read, or only rounded and load(quantize=) does not ask for that.
+// Throws if the matrix cannot be read at all. Also throws if reading it requires rounding and load() has no quantize=, which allows
+// rounding.
 void WeightReader::require_readable(const files::TensorInfo& tensor) const {
   require_format(*file_, tensor);
   if (!tensor.made) return;
@@ -190,7 +194,7 @@ void WeightReader::note_formats() {
 
   for (const auto& [tensor, id] : packed_) {
     const Format now = d_.matrix(id).format;
-    const bool asked = quantize_ && now == *quantize_ && now != *tensor->format;  // rounded because of load(quantize=)
+    const bool asked = quantize_ && now == *quantize_ && now != *tensor->format;  // the matrix is rounded because of load(quantize=)
     const bool exact = tensor->made->not_exact.empty() && !asked;
     const Format format = exact ? *tensor->format : now;
     const char* const how = exact ? ", exactly" : info(format).quantized ? ", rounded" : ", not rounded";
@@ -199,14 +203,15 @@ void WeightReader::note_formats() {
   }
 }
 
-// Checks the tensor's shape, sets `part` to the role's rows, and returns a matrix that reads them.
+// Checks the tensor's shape, sets `part` to the rows of the tensor that belong to the role, and returns a matrix that reads these rows.
 Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Part& part) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_readable(tensor);
   const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
   const std::size_t row_axis = transposed ? 1 : 0;
   const std::int64_t whole = found.part.of_rows(ask.rows).whole;
-  // When llama.cpp quantizes a file, it drops a first dimension of 1, such as RoBERTa's single token type or a reranker's single label.
+  // llama.cpp drops a first dimension of 1 when it quantizes a file, such as that of RoBERTa's single token type or of a reranker's single
+  // label.
   std::vector<std::int64_t> shape = tensor.shape;
   if (d_.config.gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
   if (shape.size() != 2 || (!any && shape[row_axis] != whole) || shape[1 - row_axis] != ask.cols) {
@@ -224,7 +229,7 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   return matrix;
 }
 
-// Checks the two tensors of codes and scales, and returns a function that reads rows of MXFP4 from them.
+// Checks the tensor of MXFP4 codes and the tensor of their scales. Returns a function that reads rows of MXFP4 from both.
 ReadRows WeightReader::open_mxfp4(const files::TensorInfo& blocks, const Asked& ask, const Part& part) const {
   const std::string scales_name = blocks.name.substr(0, blocks.name.size() - kBlocks.size()) + "_scales";
   const files::TensorInfo* scales = file_->find(scales_name);
@@ -245,11 +250,12 @@ ReadRows WeightReader::open_mxfp4(const files::TensorInfo& blocks, const Asked& 
   return read_mxfp4(file_, blocks, *scales, part, ask.cols);
 }
 
-// Checks the shape of a tensor [rows of all heads, columns], and returns a matrix that reads one matrix for each head from it.
+// Checks the shape of a tensor that has the matrices of all heads below each other, and returns a stack with one matrix per head
+// (Matrix::experts).
 Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& ask, Role role) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_readable(tensor);
-  const bool turned = role == Role::latent_key;  // the tensor expands a latent vector, and queries need the transposed matrices
+  const bool turned = role == Role::latent_key;  // the tensor expands a latent vector, but queries are multiplied by its transpose
   const std::int64_t cols = turned ? ask.rows : ask.cols;
   if (tensor.shape != std::vector{found.part.whole, cols}) wrong_shape(*file_, tensor, str("[", found.part.whole, ", ", cols, "]"));
   Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = ask.rows * ask.experts, .cols = ask.cols};
@@ -259,7 +265,8 @@ Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& as
   return matrix;
 }
 
-// Checks the shapes of the tensor, or of one tensor for each expert, and returns a matrix that reads the experts' rows one after another.
+// Checks the shape of the one tensor of all experts, or of each expert's own tensor. Returns a stack that reads the rows of the experts one
+// after another.
 Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& ask, Role role, std::size_t layer) const {
   const std::int64_t rows = ask.rows * ask.experts;
   if (rows > std::numeric_limits<std::int32_t>::max() / 2)
@@ -281,7 +288,7 @@ Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& as
     const files::TensorInfo& tensor = *found.tensor;
     const bool transposed = names_.transposed(found.name);
     const std::int64_t first = transposed ? ask.cols : part.whole, second = transposed ? part.whole : ask.cols;
-    // nomic-embed v2 has the rows of all experts in a matrix.
+    // nomic-embed v2 stores all experts below each other in a tensor of two dimensions.
     const bool flat = !d_.config.gguf && tensor.shape == std::vector{ask.experts * first, second};
     if (!flat && tensor.shape != std::vector{std::int64_t{ask.experts}, first, second})
       wrong_shape(*file_, tensor, str("[", ask.experts, ", ", first, ", ", second, "]"));
@@ -320,7 +327,8 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   const std::vector<std::string> names = names_.adapter_names(role, layer);
   const auto key =
       std::tuple(found.tensor, part.first, part.run, lora_.has(names) ? names.front() : std::string(), has(ask.use, Use::product));
-  if (const auto known = matrices_.find(key); known != matrices_.end()) {  // layers that share weights (ALBERT)
+  // The matrix has been read already, because layers share weights (ALBERT).
+  if (const auto known = matrices_.find(key); known != matrices_.end()) {
     parameter = known->second;
     return;
   }
@@ -344,9 +352,10 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   matrices_[key] = parameter;
 }
 
-// Quantizes the matrix as load(quantize=) asks, and sets how far a backend may round it, which is only allowed in encoders without experts.
-// Rounding moves a router's scores by about 1e-3. If two experts have nearly equal scores, it changes which of them is chosen, and then the
-// row of the token changes by up to 0.4. If the matrix becomes Q8_0 and may be rounded, a backend can also read its floats.
+// Quantizes the matrix as load(quantize=) requires, and sets Matrix::rounding, which says how far a backend may round it. Rounding is
+// allowed only in encoders without experts: it moves a router's scores by about 1e-3, which changes the chosen expert where two experts
+// have nearly equal scores, and then the token's row changes by up to 0.4. A matrix that becomes Q8_0 and may be rounded also gets
+// Matrix::read_floats, from which a backend can read its floats.
 void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   const bool experts = std::ranges::any_of(d_.config.layers, [](const Layer& layer) { return layer.if_mixture() != nullptr; });
   const bool rounds = compute_ == Compute::automatic && !d_.config.has_head && !experts;
@@ -359,20 +368,22 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   ++(in_bytes ? in_bytes_ : not_in_bytes_);
 }
 
-// Returns the format of a matrix whose weights are changed: its own, or F16 if its weights share scales.
+// Returns the format of a matrix after a change of its weights. It is F16 if the matrix is quantized in blocks, because the new weights do
+// not fit the blocks' scales. Otherwise it is the matrix's own format, or F32 with compute="float32".
 Format WeightReader::changed_format(const Matrix& matrix) const {
   if (info(matrix.format).block > 1) return Format::F16;
   return compute_ == Compute::float32 ? Format::F32 : matrix.format;
 }
 
-// Changes the matrix so that `add` adds an adapter to its rows, in float32. The rows are then packed in format `kept`.
+// Changes how `matrix` is read: `add` adds an adapter to its rows, in float32, and the rows are then packed in format `kept`.
 void WeightReader::merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const {
   if (!add) return;
   repack(matrix, kept, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
 }
 
-// Keeps an adapter separate from a quantised matrix, which does not change. The adapter's two factors become matrices of their own, and the
-// layer multiplies by them, too. They are padded with zeros to a rank that is a multiple of 8, because kernels are faster for such ranks.
+// Keeps an adapter separate from a quantised matrix, so that the matrix does not change. The two factors of the adapter become matrices of
+// their own, and the layer multiplies by both of them, too. Their rank is padded with zeros to a multiple of 8, because kernels are faster
+// for such ranks.
 void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part) {
   const std::int64_t rank = (low.rank + 7) / 8 * 8;
   std::vector<float> a(static_cast<std::size_t>(rank * low.cols)), b(static_cast<std::size_t>(matrix.rows * rank));
@@ -392,8 +403,8 @@ void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const 
 
 void WeightReader::quantize(MatrixId id) { quantize(d_.weights.matrices[static_cast<std::size_t>(id)]); }
 
-// Returns whether the matrix was converted. It is not if no format was requested, if it is quantized already, or if its rows do not divide
-// into blocks.
+// Returns true if the matrix was converted. It stays as it is if load() has no quantize=, if the matrix is quantized already, or if its
+// rows do not divide into blocks.
 bool WeightReader::quantize(Matrix& matrix) {
   if (!quantize_ || info(matrix.format).quantized) return false;
   if (matrix.cols % info(*quantize_).block != 0) {

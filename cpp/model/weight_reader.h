@@ -1,5 +1,5 @@
-// Adds the weights to a description, role by role: finds tensors by name, checks shape and format, adds adapters, and converts formats for
-// load(quantize=). The data of large tensors are not read yet.
+// Adds the weights to a description, role by role. For each role it finds the tensor by name, checks its shape and format, adds adapters,
+// and converts the format for load(quantize=). The data of large tensors are not read yet.
 #pragma once
 
 #include <map>
@@ -19,33 +19,35 @@ namespace pumice::model {
 
 class WeightReader {
  public:
-  // Adds weights and notes to `d`.
+  // The functions of this class add weights and notes to `d`.
   WeightReader(std::shared_ptr<const files::ModelFile> file, const TensorNames& names, Description& d, const DescribeOptions& options);
 
-  // Returns the weight and the bias in this role. They are `none` if the model does not use the role, or if the file lacks an optional
+  // Returns the weight and the bias in this role. Their ids are `none` if the model does not use the role, or if the file lacks an optional
   // tensor. Throws ErrorKind::model_format with the tensor's name if a required tensor is missing or a tensor has the wrong shape.
   Parameter read(Role role, std::size_t layer);
   VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
-  // Returns all values of a table with the name of its tensor. For tables that operations use only after a conversion (Need::elsewhere).
+  // Returns all values of a table, with the name of the table's tensor. Only for tables that operations use in a converted form
+  // (Need::elsewhere).
   Vector read_table(Role role) const;
-  // Returns the taps in this role, row after row, and the bias of these rows, which is empty if the file has none. safetensors files have
-  // taps as [rows, 1, taps], and GGUF files as [rows, taps].
+  // Returns the taps of a convolution in this role, row after row, and the biases of these rows. The biases are empty if the file has none.
+  // The tensor's shape is [rows, 1, taps] in safetensors files and [rows, taps] in GGUF files.
   struct Taps {
     Vector rows;
     std::vector<float> bias;
   };
   Taps read_taps(Role role, std::size_t layer) const;
   [[noreturn]] void missing_bias(Role role, std::size_t layer) const { names_.missing(role, layer, "bias"); }
-  // Sets the matrix of a head that is tied to the embedding. This is the embedding's matrix or, if the embedding or the head has an
-  // adapter, a second matrix of the same tensor.
+  // Sets the matrix of a head that is tied to the token embedding. The matrix is that of the embedding itself. If the embedding or the head
+  // has an adapter, a second matrix is made of the embedding's tensor.
   void tie_head(Parameter& head);
 
-  // Sets the decoder of an MLM head to a second matrix of the embedding's tensor, which is a product and not a table.
+  // Sets the decoder of an MLM head to a second matrix of the token embedding's tensor. The second matrix is used for products, and the
+  // first for lookups.
   void tie_mlm_decoder(Parameter& decoder);
 
   void quantize(MatrixId id);
-  // Notes in which formats the matrices that another library packed are read, when all formats are known, and how many matrices of an
-  // encoder that load(quantize="q8_0") packs may have 8-bit codes on both sides.
+  // Adds texts to Description::notes: for matrices that another library packed, the format in which they are read; and for an encoder with
+  // load(quantize="q8_0"), how many of its Q8_0 matrices a CPU multiplies as 8-bit codes. Must be called after all matrices have been read.
   void note_formats();
   void require_all_adapters_used() const { lora_.require_all_used(*file_); }
 
@@ -74,8 +76,9 @@ class WeightReader {
   Adapters adapters_;
   Lora lora_;
   std::vector<std::pair<const files::TensorInfo*, MatrixId>> packed_;  // matrices that another library packed
-  int in_bytes_ = 0, not_in_bytes_ = 0;  // of the matrices with Matrix::read_floats: those with Rounding::bytes, and others
-  // The matrices that were read, by tensor, first row, run, adapter, and whether they are products.
+  int in_bytes_ = 0, not_in_bytes_ = 0;  // number of matrices that have Matrix::read_floats: with Rounding::bytes, without it
+  // The matrices that have been read. The key is the tensor, the first row, the run of rows (Part::run), the name of the weight if an
+  // adapter changes it, and whether the matrix is used for products.
   std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string, bool>, Parameter> matrices_;
 };
 

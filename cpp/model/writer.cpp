@@ -23,7 +23,7 @@ void Writer::linear(View in, View out, const std::vector<Parameter>& parts, Line
   add(std::move(op));
   std::int32_t col = out.col;
   for (const Parameter& p : parts) {
-    if (p.matrix == MatrixId::none) return;  // core/program_check.h refuses a product without its matrix
+    if (p.matrix == MatrixId::none) return;  // check_program() reports the missing matrix later
     const auto width = static_cast<std::int32_t>(d.matrix(p.matrix).rows);
     add_low_rank(in, part(out, col, width), p, by);
     col += width;

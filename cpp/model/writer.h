@@ -1,4 +1,4 @@
-// A program under construction, with functions that add slots and common operations.
+// A Writer holds a program under construction. Its functions add slots and common operations.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,9 @@ class Writer {
   void norm(const Parameter& p, View in, View out, View add = {}, std::int32_t group = 0);
   void scale(View in, View out, float by) { add(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
 
-  // Adds operations that multiply `in` by each matrix of `parts` and write the products side by side to `out`. `op` has the other settings.
-  // If a matrix has a separate adapter, op.scale b (a in) is added to its product.
+  // Adds operations that multiply `in` by each matrix of `parts` and write the products side by side to `out`. `op` has the other settings
+  // of the product. If a matrix W has a separate adapter, its product becomes op.scale * (W + b a) * in, with the factors of
+  // Parameter::lora_a and lora_b.
   void linear(View in, View out, const std::vector<Parameter>& parts, Linear op = {});
 
   const Description& d;
@@ -34,18 +35,18 @@ class Writer {
  private:
   void add_low_rank(View in, View out, const Parameter& p, float by);
 
-  View low_;  // the products a in of separate adapters; as wide as the largest rank
+  View low_;  // the product of the input and Parameter::lora_a; the slot has as many columns as the largest rank
 };
 
-// The result of a mixer or a network, or of a part of it: rows, the role of the matrix that projects them back to hidden_size, and what
-// multiplies the product. Without this role, the rows are the whole result as it is. The result of a mixture is instead the operation
-// `experts`, which lacks only its output and its residual.
+// The last step of a mixer or a network, or of a part of it, which the caller must still write. If `product` has a role, the result is
+// scale * W * rows, where W is the role's matrix. If `experts` is set, the result is that of this operation, which lacks its output and its
+// residual. If neither is set, `rows` are the result.
 struct BranchEnd {
   View rows = {};
   std::optional<Role> product = {};
   float scale = 1;
   std::optional<Experts> experts = {};
-  std::optional<Role> addend = {};  // the role of a vector that is added to the result of `experts` (Use::addend)
+  std::optional<Role> addend = {};  // role of a vector that is added to the result of `experts` (Use::addend)
 };
 
 }  // namespace pumice::model

@@ -1,5 +1,5 @@
-// Trinity (Arcee AI 2025): norms before and behind each branch, a sigmoid gate on the output of attention, experts and shared experts.
-// Three of four layers have a window, and only these have rope.
+// Trinity (Arcee AI 2025) has norms before and after each branch, a sigmoid gate on the output of attention, experts, and shared experts.
+// Three of four layers have a window, and only these layers have rope.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -30,13 +30,13 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {});
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
-    // llama.cpp turns three of four layers, whether or not the file has windows.
+    // In llama.cpp, three of four layers have rope even if the file has no windows. Layer::windowed is true for the same layers.
     if (!layer.windowed) layer.attention().rope = -1;
     layer.attention().qk_norm = QkNorm::head;
     layer.attention().gate = OutputGate{};
     layer.mixer_norms.branch = layer.network_norms.branch = true;
   }
-  // llama.cpp multiplies the embeddings of all files of this family.
+  // llama.cpp multiplies the embeddings for all GGUF files of this family.
   if (c.gguf || read.flag("", "mup_enabled", false)) c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_mixtures(read, c,
                 {.experts = 64,

@@ -1,5 +1,5 @@
 // ALBERT (Lan et al. 2020): all layers share the weights of one layer. Embeddings are narrower than hidden_size, and a matrix maps them to
-// it.
+// hidden_size.
 #include "model/families/names.h"
 #include "model/settings.h"
 

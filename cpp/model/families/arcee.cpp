@@ -1,5 +1,5 @@
-// Arcee's AFM (2025): a Llama with squared relu and without a gate. Apertus (Project Apertus 2025): also without a gate, with a norm for
-// each head of q and k, and with xIELU, whose two parameters are learned per layer.
+// Arcee's AFM (2025) is a Llama with squared relu and without a gate. Apertus (Project Apertus 2025) has no gate, either. It has a norm for
+// each head of q and k, and the activation xIELU, whose two parameters are learned per layer.
 #include <algorithm>
 #include <cmath>
 
@@ -33,11 +33,11 @@ constexpr TensorName kApertusNames[] = {
 constexpr std::string_view kXielu[] = {"layers.{}.mlp.act_fn.alpha_p", "layers.{}.mlp.act_fn.alpha_n", "layers.{}.mlp.act_fn.beta",
                                        "layers.{}.mlp.act_fn.eps"};
 
-// Returns one of xIELU's learned numbers for each layer. A GGUF file has a list of them; a safetensors file has one tensor per layer, with
-// one value.
+// Returns the values of one of xIELU's learned numbers, one per layer. A GGUF file has a list with one value per layer. A safetensors file
+// has one tensor per layer, with a single value.
 std::vector<double> learned(const Reader& read, const Config& c, const std::string& name) {
   if (c.gguf) {
-    const std::string key = "xielu." + name;  // without the architecture's name in front
+    const std::string key = "xielu." + name;  // unlike other GGUF keys, it does not begin with the architecture's name
     const auto list = read.file().number_list(key);
     if (!list) read.missing(key);
     if (list->size() != c.layers.size())
@@ -52,7 +52,7 @@ std::vector<double> learned(const Reader& read, const Config& c, const std::stri
       if (!tensor) tensor = read.file().find(str(prefix, at));
     }
     if (!tensor) read.missing(str(names::kDecoderPrefixes[0], at));
-    // The tensor has one number, as a scalar or as a list of one.
+    // The tensor is a scalar or a list of one number.
     if (!std::ranges::all_of(tensor->shape, [](std::int64_t size) { return size == 1; }))
       read.unsupported(tensor->name, " has more than one number; one is needed");
     values.push_back(read.file().read_floats(*tensor).front());
@@ -63,8 +63,8 @@ std::vector<double> learned(const Reader& read, const Config& c, const std::stri
 
 double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
-// Reads the parameters of xIELU (Huang and Schlag 2024). Files store them in the form of transformers: alpha_p = softplus(p), alpha_n =
-// beta + softplus(n).
+// Reads the parameters of xIELU (Huang and Schlag 2024). Files have p and n, from which the parameters are computed as in transformers:
+// alpha_p = softplus(p), alpha_n = beta + softplus(n).
 void read_xielu(const Reader& read, Config& c) {
   const auto p = learned(read, c, "alpha_p"), n = learned(read, c, "alpha_n");
   const auto beta = learned(read, c, "beta"), eps = learned(read, c, "eps");

@@ -1,6 +1,7 @@
-// Ling and Ring (inclusionAI 2025): Ling-lite and Ling-plus; version 2 in Ling-mini, Ling-flash, Ring-mini, Ring-flash and the models of a
-// trillion parameters, which normalise each head of q and k, and whose routers have sigmoid scores, groups and a bias of the choice. Both
-// versions have the same model_type. The models beside them with linear attention (Ring-linear, versions 2.5 and 3) are other families.
+// Ling and Ring (inclusionAI 2025). Version 1 is Ling-lite and Ling-plus. Version 2 is Ling-mini, Ling-flash, Ring-mini, Ring-flash and the
+// models with a trillion parameters. Version 2 normalises each head of q and k, and its routers have sigmoid scores, groups of experts, and
+// a bias for the choice of experts. Both versions have the same model_type. The related models with linear attention (Ring-linear,
+// versions 2.5 and 3) are other families.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -14,7 +15,7 @@ using enum Role;
 constexpr std::string_view kFolded[] = {"Config::head_columns"};
 constexpr std::string_view kGguf[] = {"bailingmoe"}, kGguf2[] = {"bailingmoe2"};
 constexpr std::string_view kTypes[] = {"bailing_moe"}, kTypes2[] = {"bailing_moe", "bailing_moe_v2"};
-constexpr TensorName kApart[] = {{q, "blk.{}.attn_q", ""}, {k, "blk.{}.attn_k", ""}, {v, "blk.{}.attn_v", ""}};  // version 1 in GGUF
+constexpr TensorName kApart[] = {{q, "blk.{}.attn_q", ""}, {k, "blk.{}.attn_k", ""}, {v, "blk.{}.attn_v", ""}};  // GGUF, version 1
 constexpr TensorName kOwnNames[] = {
     {token_embedding, "token_embd", "word_embeddings"},
     {q, "blk.{}.attn_qkv", "layers.{}.attention.query_key_value", Fused::qkv},
@@ -24,7 +25,7 @@ constexpr TensorName kOwnNames[] = {
     {k_norm, "blk.{}.attn_k_norm", "layers.{}.attention.key_layernorm"},
     {attn_out, "blk.{}.attn_output", "layers.{}.attention.dense"},
     {router_choice_bias, "blk.{}.exp_probs_b.bias", "layers.{}.mlp.gate.expert_bias", Fused::no, false, Bare::both},
-    // of layers that predict draft tokens, which are not run
+    // Tensors of layers that predict draft tokens. pumice does not run these layers.
     {draft_embedding_norm, "blk.{}.nextn.enorm", "layers.{}.enorm"},
     {draft_hidden_norm, "blk.{}.nextn.hnorm", "layers.{}.hnorm"},
     {draft_join, "blk.{}.nextn.eh_proj", "layers.{}.eh_proj"},
@@ -33,7 +34,7 @@ constexpr TensorName kOwnNames[] = {
 constexpr auto kNames2 = names::joined(kOwnNames, names::kExpertsAndShared);
 constexpr auto kNames = names::joined(kApart, kNames2);
 
-// Reads a mixture. The original code does not divide the weight of a single chosen expert by itself.
+// Reads a mixture. If only one expert is chosen, its weight is not divided by the sum of weights (itself), as in the original code.
 void read_experts(const Reader& read, Config& c, const MixtureDefaults& defaults) {
   Mixture mixture = read_mixture(read, c, defaults);
   if (mixture.router.chosen == 1) {
@@ -46,9 +47,9 @@ void read_experts(const Reader& read, Config& c, const MixtureDefaults& defaults
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .n_ctx = 16384, .eps = 1e-5});
-  // llama.cpp's converter normalises the head.
+  // In GGUF files the head is already normalised, by llama.cpp's converter.
   read_ropes(read, c, {});
-  if (read.flag("", "norm_head", false)) c.head_columns = HeadColumns{.floor = 1e-7f};  // the original's floor
+  if (read.flag("", "norm_head", false)) c.head_columns = HeadColumns{.floor = 1e-7f};  // as in the model's original code
   for (Layer& layer : c.layers) {
     layer.attention().qkv_bias = read.flag("", "use_qkv_bias", false);
     layer.attention().out_bias = read.flag("", "use_bias", !c.gguf);
@@ -72,7 +73,7 @@ bool has_in_a_layer(const Reader& read, const Config& c, std::string_view end) {
 void configure2(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 32768});
   read_ropes(read, c, {.theta = 600000, .partial = 1});
-  // The original code divides the weights whatever this key says; other engines do as it says.
+  // The original code divides the weights by their sum whatever the value of this key is. Other engines divide them only if it is true.
   if (!c.gguf && !read.flag("", "norm_topk_prob", true)) read.unsupported("norm_topk_prob is false; it must be true in this family");
   if (read.flag("", "norm_head", false)) read.unsupported("norm_head is not run in version 2 of this family; it must be false");
   const bool norms = c.gguf ? has_in_a_layer(read, c, ".attn_q_norm.weight") : read.flag("", "use_qk_norm", true);
@@ -99,7 +100,7 @@ void configure2(const Reader& read, Config& c) {
   say_shared_width(read, c);
 }
 
-// Only version 2 has groups of experts, and norms of q and k.
+// True for files of version 2. Only these have groups of experts, and norms of q and k.
 bool claims2(const Reader& read) {
   if (read.gguf() || read.string("", "model_type") == kTypes2[1] || read.has("", "n_group")) return true;
   for (const std::string_view prefix : names::kDecoderPrefixes)

@@ -1,4 +1,4 @@
-// BERT (Devlin et al. 2018) and models that have its layers and its model_type: MiniLM, bge, e5, gte v1, cross-encoders.
+// BERT (Devlin et al. 2018) and models with the same layers and the same model_type: MiniLM, bge, e5, gte v1, cross-encoders.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -19,8 +19,8 @@ void configure(const Reader& read, Config& c) {
   refuse_decoders(read);
   make_bert_layers(c);
   add_mlm_head(c, c.layers.front().feed_forward().activation);
-  // Converters also write RoBERTa and DistilBERT as GGUF architecture bert. Of these models, only DistilBERT has no token types. Its
-  // classifier uses relu.
+  // Converters also write RoBERTa and DistilBERT with the GGUF architecture bert. Among these models, only DistilBERT has no token types,
+  // and only DistilBERT's classifier uses relu.
   if (c.gguf && !read.file().find("token_types.weight")) c.classifier.activation = Activation::relu;
 }
 

@@ -1,4 +1,5 @@
-// BLOOM (BigScience 2022): ALiBi; LayerNorm, also on the embeddings; one tensor for q, k and v, ordered by head; biases everywhere.
+// BLOOM (BigScience 2022) has ALiBi, LayerNorm (also on the embeddings), one tensor for q, k and v (ordered by head), and biases in all
+// matrix products.
 #include "model/families/names.h"
 #include "model/positions.h"
 #include "model/settings.h"

@@ -1,5 +1,5 @@
-// The text encoder of CLIP (Radford et al. 2021): causal attention and norms before the branches. The vector of a text is the end token's
-// row after the final norm, projected into the space that texts and pictures share.
+// The text encoder of CLIP (Radford et al. 2021) has causal attention and norms before the branches. The vector of a text is the row of the
+// end token after the final norm, projected into the space that texts and images share.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -35,7 +35,7 @@ void configure(const Reader& read, Config& c) {
   }
   c.pooling = PoolKind::last;
   const std::int64_t end = read.in_range(read.integer("", "eos_token_id").value_or(49407), 0, kMaxContext, "eos_token_id");
-  if (end == 2) {  // old files wrongly say 2; the end token is then the one with the largest id
+  if (end == 2) {  // the value 2 in old files is wrong; the end token is then the token with the largest id
     c.text_end = TextEnd{};
   } else {
     c.text_end = TextEnd{.id = static_cast<std::int32_t>(end)};

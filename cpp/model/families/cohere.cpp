@@ -1,6 +1,7 @@
-// Command-R and Aya (Cohere 2024): LayerNorm without biases; attention and feed-forward network in parallel, after one shared norm; rope on
-// pairs of neighbouring columns, in GGUF and safetensors files alike; scaled logits. Command-R7B and Command A (cohere2): three of four
-// layers have a window, and only these layers have rope. Command A+ (cohere2_moe) has experts behind dense layers, which have rope, too.
+// Command-R and Aya (Cohere 2024) have LayerNorm without biases, and scaled logits. Attention and feed-forward network run in parallel,
+// after one shared norm. Rope rotates pairs of neighbouring columns, in GGUF and safetensors files alike. In Command-R7B and Command A
+// (cohere2), three of four layers have a window, and only these layers have rope. Command A+ (cohere2_moe) begins with dense layers, which
+// also have rope, and its other layers have experts.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -16,7 +17,8 @@ constexpr std::string_view kGgufMoe[] = {"cohere2moe"}, kTypesMoe[] = {"cohere2_
 
 void read_common(const Reader& read, Config& c, const SizeDefaults& defaults = {.n_ctx = 8192, .eps = 1e-5}) {
   read_sizes(read, c, defaults);
-  // transformers' class of the multimodal models (cohere2_vision) leaves this factor out, and the class of their text half does not.
+  // logit_scale applies to the language models of multimodal models, too. transformers' class for the whole multimodal model
+  // (cohere2_vision) ignores it, but the class for its language model does not.
   c.logit_scale = static_cast<float>(read.positive("logit_scale", "logit_scale", c.gguf ? std::nullopt : std::optional(0.0625)));
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
@@ -29,7 +31,7 @@ void configure1(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   read_common(read, c);
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
-  // Command-R+ has a LayerNorm on queries and keys, with different weights for each head.
+  // Command-R+ has a LayerNorm on queries and keys, with different weights for each head. pumice does not run such norms.
   const bool norms = c.gguf ? read.file().find("blk.0.attn_q_norm.weight") != nullptr : read.flag("", "use_qk_norm", false);
   if (norms) read.unsupported("use_qk_norm (a norm for each head of queries and keys, with weights of its own) is not run");
 }
@@ -44,7 +46,7 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// Returns whether the mixture gives half the sum of experts and shared experts. GGUF files have no key for it (llama.cpp).
+// Returns true if the mixture's output is half the sum of experts and shared experts. GGUF files have no key for this (llama.cpp).
 bool averages(const Reader& read) {
   const std::string where = read.key("", "shared_expert_combination_strategy");
   const std::string said = read.string("", "shared_expert_combination_strategy").value_or("average");
@@ -52,8 +54,8 @@ bool averages(const Reader& read) {
   return said == "average";
 }
 
-// The first layers have no experts, and their pattern of windows is another one. config.json has lists of both, or the numbers from which
-// the configuration class makes these lists.
+// The first layers have no experts, and the pattern of their windows differs from that of the other layers. config.json has a list for
+// both, or the numbers from which the configuration class computes these lists.
 void configure_moe(const Reader& read, Config& c) {
   const bool rms = read.number("attention.layer_norm_rms_epsilon", "rms_norm_eps").has_value();
   c.norm = rms ? NormKind::rms : NormKind::layer;
@@ -88,7 +90,8 @@ void configure_moe(const Reader& read, Config& c) {
   const bool averaged = averages(read);
   for (Layer& layer : c.layers) {
     if (Mixture* mixture = layer.if_mixture()) {
-      // config.json's norm_topk_prob holds for sigmoids alone. The softmax is that of the chosen logits.
+      // norm_topk_prob of config.json applies only to sigmoid scores. With softmax scores, the softmax is computed over the logits of the
+      // chosen experts only. This is the same as dividing the weights by their sum.
       if (!c.gguf && mixture->router.score == RouteScore::softmax) mixture->router.normalised = true;
       if (mixture->shared && averaged) mixture->combine = Combine::averaged;
     }

@@ -1,5 +1,5 @@
-// DeBERTa v2 and v3 (He et al. 2021, 2023): BERT's layers, with products of queries and keys with embeddings of relative positions added to
-// scores. Used for cross-encoders (mxbai-rerank v1) and for classifiers of NLI.
+// DeBERTa v2 and v3 (He et al. 2021, 2023) have BERT's layers. Queries and keys are multiplied by embeddings of relative positions, and the
+// products are added to attention scores. Used for cross-encoders (mxbai-rerank v1) and for classifiers of NLI.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -11,7 +11,7 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kTypes[] = {"deberta-v2"}, kPrefixes[] = {"", "deberta."};
-constexpr std::string_view kNormOfPlaces[] = {"encoder.LayerNorm"};  // some files have it, but not relative_attention
+constexpr std::string_view kNormOfPlaces[] = {"encoder.LayerNorm"};  // some files have this norm although relative_attention is false
 constexpr KeyName kKeys[] = {{"head_dim", "attention_head_size"}};
 constexpr TensorName kNames[] = {{q, "", "encoder.layer.{}.attention.self.query_proj"},
                                  {k, "", "encoder.layer.{}.attention.self.key_proj"},
@@ -27,12 +27,12 @@ constexpr TensorName kNames[] = {{q, "", "encoder.layer.{}.attention.self.query_
                                  {mlm_norm, "", "cls.predictions.transform.LayerNorm"},
                                  {mlm_decoder, "", "cls.predictions.decoder"},
                                  {mlm_decoder, "", "cls.predictions"},
-                                 // with legacy=false in config.json
+                                 // names in files whose config.json has legacy=false
                                  {mlm_dense, "", "lm_predictions.lm_head.dense"},
                                  {mlm_norm, "", "lm_predictions.lm_head.LayerNorm"},
                                  {mlm_decoder, "", "lm_predictions.lm_head"}};
 
-// Splits a text such as "p2c|c2p" at each "|". Drops spaces.
+// Splits a text such as "p2c|c2p" at each "|", and leaves out spaces.
 std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> found(1);
   for (const char c : text) {
@@ -65,7 +65,7 @@ void read_places(const Reader& read, Config& c) {
     Attention& a = layer.attention();
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim) * (1 + places.by_query + places.by_key)));
   }
-  if (!read.flag("", "relative_attention", false)) return;  // the scale set above applies in this case, too
+  if (!read.flag("", "relative_attention", false)) return;  // the scale set above is kept
   if (!places.by_query && !places.by_key) read.unsupported("pos_att_type names neither c2p nor p2c, of which relative_attention needs one");
   for (const std::string& norm : words(read.string("", "norm_rel_ebd").value_or("none"))) {
     if (norm == "layer_norm")

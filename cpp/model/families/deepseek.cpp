@@ -1,5 +1,5 @@
-// Latent attention (DeepSeek-AI 2024): DeepSeek V2-Lite and V3, Moonlight, GLM-4.7-Flash, with shared experts beside the others and dense
-// first layers; Youtu-LLM (2026) without experts.
+// Models with latent attention (DeepSeek-AI 2024). DeepSeek V2-Lite and V3, Moonlight and GLM-4.7-Flash begin with dense layers, and their
+// other layers have experts and shared experts. Youtu-LLM (2026) has no experts.
 #include <string>
 
 #include "model/families/names.h"
@@ -15,7 +15,7 @@ constexpr std::string_view kTypesYoutu[] = {"youtu"};
 constexpr auto kNames = names::joined(names::kLatent, names::kSharedExperts);
 constexpr auto kMoreNames = names::joined(names::kExperts, names::kLlama);
 
-// Throws if a GGUF file is older than llama.cpp's latent attention over one head of keys, or has what these models do not have.
+// Throws if a GGUF file was written before llama.cpp's converter split attn_kv_b, or has settings that these models do not have.
 void check_file(const Reader& read) {
   if (!read.gguf()) return;
   if (read.file().find("blk.0.attn_kv_b.weight") && !read.file().find("blk.0.attn_k_b.weight"))
@@ -26,14 +26,15 @@ void check_file(const Reader& read) {
     read.unsupported(read.key("attention.temperature_scale", ""), ": queries that grow with their position are not run in this family");
 }
 
-// "greedy" chooses the best experts of all, "noaux_tc" those of the groups that are best by their two best experts, with a bias, and
-// "group_limited_greedy" those of the groups that are best by their best expert.
+// Throws if config.json's topk_method is not `needed`. "greedy" chooses the experts with the largest scores of all. The other two methods
+// choose only experts of the best groups: with "noaux_tc", a group's score is the sum of its two largest scores, to which a bias is added
+// first; with "group_limited_greedy", it is the largest score in the group.
 void refuse_other_choice(const Reader& read, const std::string& needed) {
   if (const auto found = read.string("", "topk_method"); found && *found != needed)
     read.unsupported(read.key("", "topk_method"), " \"", *found, "\" is not run in this family; ", needed, " is");
 }
 
-// GGUF files do not say how experts are chosen in groups. DeepSeek V2 (60 layers, 160 experts) chooses by the best expert of a group.
+// GGUF files have no key for the score of a group of experts. DeepSeek V2 (60 layers, 160 experts) uses the largest score in the group.
 void refuse_best_of_group(const Reader& read) {
   refuse_other_choice(read, "greedy");
   if (read.gguf() && read.integer("expert_count", "").value_or(0) == 160)
@@ -45,7 +46,7 @@ void refuse_best_of_group(const Reader& read) {
 void configure2(const Reader& read, Config& c) {
   check_file(read);
   refuse_best_of_group(read);
-  // The code of these models on the hub then leaves out routed_scaling_factor; transformers does not look at this key.
+  // If norm_topk_prob is true, the models' own code on the hub leaves out routed_scaling_factor, but transformers ignores norm_topk_prob.
   if (!c.gguf && read.flag("", "norm_topk_prob", false))
     read.unsupported(read.key("", "norm_topk_prob"), " true is not run in this family");
   read_latent_sizes(read, c, {.sizes = {.heads = 32}});
@@ -65,7 +66,7 @@ void configure2(const Reader& read, Config& c) {
   read.gguf_lacks({"expert_weights_norm"});
 }
 
-// GGUF files say only that weights are divided by their sum, and not that they are not.
+// GGUF files have the key expert_weights_norm only if weights are divided by their sum.
 void say_norm(const Reader& read) {
   if (!read.flag("", "norm_topk_prob", true)) read.gguf_lacks({"expert_weights_norm"});
 }
@@ -121,8 +122,8 @@ void configure_youtu(const Reader& read, Config& c) {
   read.gguf_says("expert_feed_forward_length", std::int64_t{c.layers.front().feed_forward().width});
 }
 
-// All these models have the same name in GGUF files: Youtu has no experts, and V2 has experts without a bias of the choice. The files of V3
-// and GLM-4.7-Flash are read alike.
+// All these models have the same architecture name in GGUF files. Youtu has no experts, and V2 has experts without a bias for their choice.
+// Files of V3 and GLM-4.7-Flash need not be distinguished.
 bool of_youtu(const Reader& read) { return !read.gguf() || read.integer("expert_count", "").value_or(0) == 0; }
 bool of_v2(const Reader& read) {
   if (!read.gguf()) return true;

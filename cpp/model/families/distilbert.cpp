@@ -1,4 +1,4 @@
-// DistilBERT (Sanh et al. 2019): BERT's layers without token types, and with other tensor names. Converters write it as GGUF architecture
+// DistilBERT (Sanh et al. 2019) has BERT's layers, no token types, and other tensor names. Converters write it with the GGUF architecture
 // bert.
 #include "model/families/names.h"
 #include "model/settings.h"
@@ -39,7 +39,7 @@ void configure(const Reader& read, Config& c) {
   c.learned_positions = c.embedding_norm = c.norm_bias = true;
   c.classifier = {.dense = DenseBefore::texts, .activation = Activation::relu};
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
-  c.eps = 1e-12f;  // config.json has no key for it
+  c.eps = 1e-12f;  // config.json has no key for eps
   make_bert_layers(c);
   read.gguf_says(kArchitecture, "bert");
   add_mlm_head(c, c.layers.front().feed_forward().activation);

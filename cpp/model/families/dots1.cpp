@@ -1,4 +1,4 @@
-// dots.llm1 (rednote-hilab 2025): the first layers are dense, the others have experts and shared experts, and each head of q and k is
+// dots.llm1 (rednote-hilab 2025): the first layers are dense, the other layers have experts and shared experts, and each head of q and k is
 // normalised.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"

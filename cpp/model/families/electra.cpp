@@ -1,5 +1,5 @@
-// ELECTRA (Clark et al. 2020), discriminators and generators: BERT's layers. A generator has an MLM head. If the embeddings are narrower
-// than hidden_size, a matrix maps them to it.
+// ELECTRA (Clark et al. 2020), discriminators and generators. Both have BERT's layers, and a generator has an MLM head. If the embeddings
+// are narrower than hidden_size, a matrix maps them to hidden_size.
 #include "model/families/names.h"
 #include "model/settings.h"
 

@@ -1,5 +1,5 @@
-// ERNIE 4.5 0.3B, dense (Baidu 2025): a Llama whose rope rotates pairs of neighbouring columns, in GGUF and safetensors files alike. The
-// 21B-A3B and 300B-A47B have experts and shared experts in all layers but the first ones.
+// ERNIE 4.5 0.3B (Baidu 2025) is a Llama whose rope rotates pairs of neighbouring columns, in GGUF and safetensors files alike. 21B-A3B and
+// 300B-A47B have experts and shared experts in all layers but the first ones.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -33,7 +33,8 @@ void configure_moe(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
   const bool bias = read.flag("", "use_bias", false);
   for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = bias;
-  // The original's lower limit of the sum by which weights are divided. It only matters if it is near the sums, so it is added to them.
+  // The original code divides weights by the greater of their sum and this number. Here the number is added to the sum. This makes a
+  // difference only if the number is not much smaller than the sum.
   const double floor = read.positive("", "moe_norm_min", 1e-12);
   if (floor > 1e-6) read.unsupported(read.key("", "moe_norm_min"), " is ", floor, "; it must not be above 1e-6");
   const DenseDefaults places{.first_key = "moe_layer_start_index", .first = 1, .step_key = "moe_layer_interval"};
@@ -48,7 +49,8 @@ void configure_moe(const Reader& read, Config& c) {
                                   .shared = SharedDefaults{.key = "moe_num_shared_experts", .count = 2},
                                   .dense = places});
   if (mixture.shared) mixture.shared->network.bias = bias;
-  // This is what llama.cpp's converter writes; llama.cpp reads the width of the tensors.
+  // llama.cpp's converter writes this number, although it is not the width of the shared expert. llama.cpp takes the width from the
+  // tensors.
   const Layer& first = c.layers.front();
   read.gguf_says("expert_shared_feed_forward_length", std::int64_t{first.feed_forward().width / first.attention().kv_heads});
   const std::vector<bool> dense = read_dense_layers(read, c, places);

@@ -1,5 +1,5 @@
-// EuroBERT (Boizard et al. 2025), jina-embeddings-v5 nano: Llama's layers with attention in both directions. UltraBERT (2026): a EuroBERT
-// with a window in two of three layers; rope has one base in layers without a window and another in layers with a window.
+// EuroBERT (Boizard et al. 2025) and jina-embeddings-v5 nano have Llama's layers with bidirectional attention. UltraBERT (2026) is a
+// EuroBERT with a window in two of three layers. Its rope has one base in layers without a window and another in layers with a window.
 #include <algorithm>
 #include <vector>
 
@@ -41,7 +41,8 @@ void configure(const Reader& read, Config& c) {
 constexpr std::string_view kUltraTypes[] = {"ultrabert"}, kUltraPrefixes[] = {"model.", "ultrabert.", ""};
 constexpr TensorName kUltraNames[] = {{classifier, "", "classifier"}};
 
-// Reads attention_windows, the form of the models on the Hugging Face hub: each layer's window, or 0. Layers with a window have the same.
+// Reads attention_windows, a list that models on the Hugging Face hub have: the window of each layer, or 0 for a layer without one. All
+// layers with a window must have the same window.
 void read_attention_windows(const Reader& read, Config& c) {
   const std::string where = read.key("", "attention_windows");
   if (!read.has("", "attention_windows") || read.has("", "layer_types")) return;
@@ -58,8 +59,8 @@ void read_attention_windows(const Reader& read, Config& c) {
   }
 }
 
-// Reads rope_theta if it is a list, which has a base for each layer (models on the Hugging Face hub). Otherwise reads one base for each
-// kind of layer.
+// Reads the ropes. In models on the Hugging Face hub, rope_theta is a list with one base per layer. Other files have one base for each kind
+// of layer.
 void read_ultra_ropes(const Reader& read, Config& c) {
   const auto bases = read.has("", "rope_parameters") ? std::nullopt : read.file().number_list(read.key("", "rope_theta"));
   if (!bases) return read_ropes(read, c, {.theta = 2560000, .window_theta = 10000});

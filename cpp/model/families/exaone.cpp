@@ -1,4 +1,4 @@
-// EXAONE 3 and 3.5 (LG AI Research 2024): Llama's layers under other names.
+// EXAONE 3 and 3.5 (LG AI Research 2024) have Llama's layers with other tensor names.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -27,7 +27,7 @@ constexpr TensorName kNames[] = {
 
 void configure(const Reader& read, Config& c) {
   SizeDefaults defaults{.kv_heads = 8, .n_ctx = 4096, .eps = 1e-5};
-  // The published files have activation_function. transformers writes hidden_act.
+  // The published files have the key activation_function. transformers writes the key hidden_act.
   constexpr const char* kPublished = "activation_function";
   if (const auto name = read.string("", kPublished)) defaults.activation = activation_named(read, read.key("", kPublished), *name);
   read_sizes(read, c, defaults);

@@ -1,5 +1,5 @@
-// EXAONE 4 (LG AI Research 2025): norms only on the outputs of the branches, and a norm for each head of q and k. In the 32B, three of four
-// layers have a window, and only these layers have rope. In the 1.2B, no layer has a window and all layers have rope.
+// EXAONE 4 (LG AI Research 2025) has norms only on the outputs of the branches, and a norm for each head of q and k. In the 32B, three of
+// four layers have a window, and only these layers have rope. In the 1.2B, no layer has a window and all layers have rope.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -20,7 +20,7 @@ void configure(const Reader& read, Config& c) {
   const std::int64_t otherwise = c.gguf ? 0 : 4096;
   read_windows(read, c, {.window = otherwise, .full_every = 4, .gguf = GgufWindows::by_layer});
   read_ropes(read, c, {});
-  const bool says = read.has("attention.sliding_window", "sliding_window");  // null: no windows, and rope in all layers
+  const bool says = read.has("attention.sliding_window", "sliding_window");  // null means that no layer has a window, and all have rope
   const bool windows = (says ? read.integer("attention.sliding_window", "sliding_window").value_or(0) : otherwise) > 0;
   for (Layer& layer : c.layers) {
     if (windows && !layer.windowed) layer.attention().rope = -1;

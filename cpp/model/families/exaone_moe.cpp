@@ -1,5 +1,5 @@
-// K-EXAONE (LG AI Research 2026): the first layers are dense, the others have experts and shared experts. Three of four layers have a
-// window, and only these have rope.
+// K-EXAONE (LG AI Research 2026): the first layers are dense, and the other layers have experts and shared experts. Three of four layers
+// have a window, and only these layers have rope.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -19,7 +19,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 32, .eps = 1e-5});
   read_windows(read, c, {.window = c.gguf ? 0 : 4096, .full_every = 4, .gguf = GgufWindows::by_layer});
   read_ropes(read, c, {});
-  const bool says = read.has("attention.sliding_window", "sliding_window");  // null: no windows, and rope in all layers
+  const bool says = read.has("attention.sliding_window", "sliding_window");  // null means that no layer has a window, and all have rope
   const bool windows = says ? read.integer("attention.sliding_window", "sliding_window").value_or(0) > 0 : !c.gguf;
   for (Layer& layer : c.layers) {
     if (windows && !layer.windowed) layer.attention().rope = -1;

@@ -1,6 +1,6 @@
-// Falcon (Almazrouei et al. 2023). 7B: attention and feed-forward network in parallel, after one shared norm; one kv head. 40B, 180B and
-// 11B ("new decoder architecture"): also in parallel, with groups of heads, and with one shared norm or one norm per branch. falcon-rw:
-// ALiBi, and the branches one after the other.
+// Falcon (Almazrouei et al. 2023). In 7B, attention and feed-forward network run in parallel after one shared norm, and there is one kv
+// head. In 40B, 180B and 11B ("new decoder architecture"), they also run in parallel, with several kv heads, and with one shared norm or
+// one norm per branch. falcon-rw has ALiBi, and its branches run one after the other.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -21,8 +21,8 @@ constexpr KeyName kKeys[] = {
     {"layer_norm_eps", "layer_norm_epsilon"},
     {"hidden_act", "activation"},
 };
-// In safetensors files q, k and v are one tensor, ordered by kv head. Converters to GGUF sort it into queries, keys and values. If a GGUF
-// file has two norms per layer, attn_norm_2 is the norm before attention.
+// In safetensors files q, k and v are one tensor, ordered by kv head. Converters to GGUF reorder its rows to all queries, then all keys,
+// then all values. If a GGUF file has two norms per layer, attn_norm_2 is the norm before attention.
 constexpr TensorName kNames[] = {
     {token_embedding, "token_embd", "word_embeddings"},
     {attn_norm, "blk.{}.attn_norm_2", ""},
@@ -40,21 +40,22 @@ constexpr TensorName kNames[] = {
     {head, "output", "lm_head"},
 };
 
-// The kind of a model's layers, as its config.json or GGUF file describes it.
+// The settings that differ between the kinds of Falcon models.
 struct Kind {
   bool parallel = true, two_norms = false, alibi = false, bias = false;
-  std::int32_t kv_heads = 0;  // 0: as read_sizes() has set it
+  std::int32_t kv_heads = 0;  // 0: the number that read_sizes() has set
 };
 
 Kind kind_of(const Reader& read, const Config& c) {
-  if (c.gguf) return {.two_norms = read.file().find("blk.0.attn_norm_2.weight") != nullptr};  // converters write only parallel models
+  // Converters to GGUF accept only models with parallel branches.
+  if (c.gguf) return {.two_norms = read.file().find("blk.0.attn_norm_2.weight") != nullptr};
   const bool grouped = read.flag("", "new_decoder_architecture", false), parallel = read.flag("", "parallel_attn", true);
   const std::int64_t norms =
       read.in_range(read.integer("", "num_ln_in_parallel_attn").value_or(grouped ? 2 : 1), 1, 2, read.key("", "num_ln_in_parallel_attn"));
   if (grouped && !parallel) read.unsupported("new_decoder_architecture with parallel_attn false is not run");
   if (!grouped && norms == 2) read.unsupported("num_ln_in_parallel_attn 2 without new_decoder_architecture is not run");
   Kind kind{.parallel = parallel, .two_norms = norms == 2, .alibi = read.flag("", "alibi", false), .bias = read.flag("", "bias", false)};
-  // num_kv_heads applies only to the new architecture. falcon-7b's config.json says 71, but the model has one kv head.
+  // num_kv_heads applies only to the new decoder architecture. falcon-7b's config.json has the value 71, but the model has one kv head.
   if (!grouped) kind.kv_heads = read.flag("", "multi_query", true) ? 1 : c.layers.front().attention().heads;
   return kind;
 }
@@ -67,7 +68,7 @@ void configure(const Reader& read, Config& c) {
   if (kind.alibi) {
     c.alibi_slopes = alibi_slopes(c.layers.front().attention().heads);
     // Falcon adds the ALiBi bias before it divides scores by sqrt(head_dim), so the slopes are divided, too. transformers also rounds the
-    // bias to bfloat16, which is not done here.
+    // bias to bfloat16, but pumice does not.
     for (float& slope : c.alibi_slopes) slope *= c.layers.front().attention().scale;
   } else {
     read_ropes(read, c, {});

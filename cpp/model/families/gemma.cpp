@@ -1,6 +1,6 @@
 // Gemma (Gemma Team 2024): embeddings are multiplied by sqrt(hidden_size), and safetensors files store w - 1 for a norm's weight w. Gemma 2
-// (2024): norms before and after each branch, soft caps, and a window in every other layer. Gemma 3, text (2025): no soft caps, a norm for
-// each head of q and k, and a window in five of six layers.
+// (2024) has norms before and after each branch, soft caps, and a window in every other layer. Gemma 3 (2025), the language model: no soft
+// caps, a norm for each head of q and k, and a window in five of six layers.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -20,24 +20,24 @@ constexpr TensorName kNames[] = {
 constexpr std::string_view kGguf1[] = {"gemma"}, kTypes1[] = {"gemma"};
 constexpr std::string_view kGguf2[] = {"gemma2"}, kTypes2[] = {"gemma2"};
 constexpr std::string_view kGguf3[] = {"gemma3", "gemma-embedding"}, kTypes3[] = {"gemma3_text", "gemma3"};
-constexpr KeyName kKeys[] = {{"hidden_act", "hidden_activation"}};  // of Gemma 2 and 3
+constexpr KeyName kKeys[] = {{"hidden_act", "hidden_activation"}};  // names in Gemma 2 and 3
 
 void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
-  c.norm_offset = !c.gguf;  // converters to GGUF add the 1
+  c.norm_offset = !c.gguf;  // converters to GGUF add the 1 to the weights
   read_sizes(read, c, sizes);
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_attention_bias(read, c);
 }
 
-// Sets the scale of scores for the 27B models of Gemma 2 and Gemma 3. Only these models divide scores by sqrt(hidden_size / heads), and
-// their GGUF files do not say so (ggml-org/llama.cpp#13951). A 27B model is recognized by its number of layers.
+// Sets the scale of attention scores for the 27B models of Gemma 2 and Gemma 3. Only these models divide scores by sqrt(hidden_size /
+// heads), and their GGUF files have no key for it (ggml-org/llama.cpp#13951). A 27B model is recognized by its number of layers.
 void scale_of_27b(Config& c, std::size_t its_layers) {
   if (!c.gguf || c.layers.size() != its_layers) return;
   for (Layer& layer : c.layers)
     layer.attention().scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.hidden_size) / layer.attention().heads));
 }
 
-// The first config.json files of Gemma 1 wrongly say "gelu". The activation is gelu_pytorch_tanh.
+// The first config.json files of Gemma 1 have the activation "gelu", which is wrong: the models need gelu_pytorch_tanh.
 void configure1(const Reader& read, Config& c) {
   read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
   read_ropes(read, c, {});
@@ -62,14 +62,14 @@ void configure2(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.mixer_norms.branch = layer.network_norms.branch = true;
 }
 
-// Returns whether the model attends in both directions, as EmbeddingGemma does (Schechter Vera et al. 2025). EmbeddingGemma is otherwise a
-// Gemma 3; half of its window is on each side of a token.
+// Returns true if the model has bidirectional attention, as EmbeddingGemma does (Schechter Vera et al. 2025). EmbeddingGemma is a Gemma 3
+// in which half of the window is on each side of a token.
 bool sees_both_ways(const Reader& read) {
   return read.gguf() ? read.text("general.architecture") == kGguf3[1] : read.flag("", "use_bidirectional_attention", false);
 }
 
-// Reads the two matrices without bias that follow pooling in EmbeddingGemma. llama.cpp's converter leaves them out unless it is told to
-// write them.
+// Reads the two matrices, without biases, that follow pooling in EmbeddingGemma. llama.cpp's converter writes them only with a special
+// option.
 void read_dense_layers(const Reader& read, Config& c) {
   if (!c.gguf || read.text("general.architecture") != kGguf3[1]) return;
   std::string missing;
@@ -85,7 +85,8 @@ void read_dense_layers(const Reader& read, Config& c) {
                              "that llama.cpp converted with --sentence-transformers-dense-modules"));
 }
 
-// The defaults are those of Gemma3TextConfig: the config.json of the 4B has neither heads nor context nor rope base.
+// The defaults are those of Gemma3TextConfig. They are needed because the config.json of the 4B has no numbers of heads, no context length
+// and no rope base.
 void configure3(const Reader& read, Config& c) {
   const bool both_ways = sees_both_ways(read);
   read_dense_layers(read, c);

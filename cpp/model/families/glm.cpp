@@ -1,5 +1,6 @@
-// GLM-4 9B and 32B (GLM Team 2024): rope on pairs of neighbouring columns in the first half of each head, in GGUF and safetensors files
-// alike; biases on q, k and v; one tensor for gate and up. The 0414 models (glm4) also have norms on the outputs of the branches.
+// GLM-4 9B and 32B (GLM Team 2024) have biases on q, k and v, and one tensor for gate and up. Rope rotates pairs of neighbouring columns in
+// the first half of each head, in GGUF and safetensors files alike. The models of version 0414 (glm4) also have norms on the outputs of the
+// branches.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

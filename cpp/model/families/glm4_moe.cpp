@@ -1,6 +1,6 @@
-// GLM-4.5, 4.6 and 4.7 with Air (GLM Team 2025): the first layers are dense, the others have experts and shared experts, and rope turns the
-// first half of each head. Solar Open (Upstage 2025): all layers have experts, and rope turns the whole head. Its GGUF files say "glm4moe",
-// too, and are read as GLM's.
+// GLM-4.5, 4.6, 4.7 and their Air models (GLM Team 2025): the first layers are dense, the other layers have experts and shared experts, and
+// rope rotates the first half of each head. Solar Open (Upstage 2025): all layers have experts, and rope rotates the whole head. Its GGUF
+// files have the architecture name "glm4moe", too, and are loaded as GLM's.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -15,7 +15,7 @@ constexpr std::string_view kGguf[] = {"glm4moe"}, kTypes[] = {"glm4_moe"}, kType
 constexpr TensorName kOwnNames[] = {{ffn_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"}};
 constexpr auto kNames = names::joined(kOwnNames, names::kExpertsAndShared);
 
-// Sets the sizes, the ropes and the mixtures. `width` is that of an expert.
+// Sets the sizes, the ropes and the mixtures. `width` is the default width of an expert.
 void read_layers(const Reader& read, Config& c, const SizeDefaults& sizes, const RopeDefaults& ropes, std::int32_t width,
                  const DenseDefaults& dense) {
   read_sizes(read, c, sizes);
@@ -38,7 +38,7 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& sizes, const
 }
 
 void configure(const Reader& read, Config& c) {
-  // GGUF files without dense layers may have no width of dense layers (Solar Open). The width is not used then.
+  // GGUF files without dense layers (Solar Open) may lack the width of dense layers. That width is then not used.
   const bool unused = c.gguf && read.integer("leading_dense_block_count", "").value_or(0) == 0;
   read_layers(read, c, {.heads = 96, .kv_heads = 8, .ffn_factor = unused ? 1 : 0, .n_ctx = 131072, .eps = 1e-5}, {.partial = 0.5}, 1408,
               {.first_key = "first_k_dense_replace", .first = 1});
@@ -50,13 +50,14 @@ void configure(const Reader& read, Config& c) {
 }
 
 void configure_solar(const Reader& read, Config& c) {
-  // transformers' class does not have the first two of these settings of GLM, and cannot rotate a part of each head.
+  // Settings of GLM. transformers' class for Solar Open does not have first_k_dense_replace and use_qk_norm, and cannot rotate only a part
+  // of each head.
   if (const auto dense = read.integer("leading_dense_block_count", "first_k_dense_replace").value_or(0); dense != 0)
     read.unsupported(read.key("", "first_k_dense_replace"), " is ", dense, "; 0 (all layers have experts) is needed");
   if (read.flag("", "use_qk_norm", false)) read.unsupported(read.key("", "use_qk_norm"), " is true; false is needed");
   for (const char* key : {"partial_rotary_factor", "rope_parameters.partial_rotary_factor"})
     if (const double part = read.number("", key).value_or(1); part != 1) read.unsupported(read.key("", key), " is ", part, "; 1 is needed");
-  // There are no dense layers, and transformers writes no width of them.
+  // The model has no dense layers, so transformers writes no width of dense layers. `ffn_factor` is a default that is not used.
   read_layers(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 128, .ffn_factor = 1, .n_ctx = 131072, .eps = 1e-5}, {.theta = 1e6}, 1280,
               {});
   read.gguf_says(kArchitecture, std::string(kGguf[0]));

@@ -1,5 +1,5 @@
-// GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward network in parallel, each after a norm of its own; rope on a part of
-// each head; one tensor for q, k and v, ordered by head.
+// GPT-NeoX (Black et al. 2022) and Pythia have one tensor for q, k and v, ordered by head, and a rope that rotates a part of each head.
+// Attention and feed-forward network run in parallel, each after a norm of its own.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -30,7 +30,8 @@ void configure(const Reader& read, Config& c) {
   c.norm_bias = true;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .eps = 1e-5, .activation = Activation::gelu});
   read_ropes(read, c, {.partial = 0.25});
-  if (c.gguf && !read.has("use_parallel_residual", "")) read.missing(read.key("use_parallel_residual", ""));  // llama.cpp requires it, too
+  // llama.cpp requires this key, too.
+  if (c.gguf && !read.has("use_parallel_residual", "")) read.missing(read.key("use_parallel_residual", ""));
   const bool parallel = read.flag("use_parallel_residual", "use_parallel_residual", true);
   const bool bias = read.biases("blk.0.attn_qkv.bias", "attention_bias", true);
   for (Layer& layer : c.layers) {

@@ -1,6 +1,6 @@
-// gpt-oss 20B and 120B (OpenAI 2025): attention sinks, a window in every other layer, and experts with biases whose gate and up are
-// limited. The experts of its own folders are MXFP4; those of other folders may be plain and transposed. OpenAI Privacy Filter (2026): an
-// encoder of such layers, all with a window, whose classifier labels tokens.
+// gpt-oss 20B and 120B (OpenAI 2025) have attention sinks, a window in every other layer, and experts with biases, whose gate and up are
+// limited. In OpenAI's folders the experts are MXFP4. Other folders may have them as floats, transposed. OpenAI Privacy Filter (2026) is an
+// encoder of such layers, all with a window, and with a classifier that labels tokens.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -29,7 +29,7 @@ constexpr TensorName kNames[] = {
 };
 
 constexpr std::string_view kFilterTypes[] = {"openai_privacy_filter"}, kFilterPrefixes[] = {"model.", ""};
-// The experts are stacks of transposed matrices. Each has the rows of the gate before those of up.
+// The experts are stacks of transposed matrices. Each matrix has the rows of gate and then the rows of up.
 constexpr TensorName kFilterNames[] = {
     {sinks, "", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors},
     {router, "", "layers.{}.mlp.router"},
@@ -39,7 +39,7 @@ constexpr TensorName kFilterNames[] = {
 };
 
 void read_attention(const Reader& read, Config& c, const RopeDefaults& rope) {
-  // GptOssConfig has YaRN without these keys, with numbers that no published file relies on.
+  // Without these keys GptOssConfig uses default numbers for YaRN. No published file relies on them, so they are not supported.
   if (!c.gguf && !read.object("rope_parameters") && !read.object("rope_scaling"))
     read.unsupported("rope_parameters (or rope_scaling) is missing; ", c.family->name, " needs its settings of YaRN");
   read_ropes(read, c, rope);
@@ -52,7 +52,7 @@ void read_attention(const Reader& read, Config& c, const RopeDefaults& rope) {
 void read_experts(const Reader& read, Config& c) {
   Mixture mixture = read_mixture(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 128, .chosen = 4});
   mixture.router.bias = mixture.bias = true;
-  constexpr double kAlpha = 1.702;  // quick_gelu is x * sigmoid(1.702 x)
+  constexpr double kAlpha = 1.702;  // Activation::quick_gelu is x * sigmoid(1.702 x)
   if (const double alpha = read.positive("", "swiglu_alpha", kAlpha); std::abs(alpha - kAlpha) > 1e-6)
     read.unsupported("swiglu_alpha is ", alpha, "; ", kAlpha, " is needed");
   mixture.activation = Activation::quick_gelu;

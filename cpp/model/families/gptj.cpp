@@ -1,6 +1,6 @@
-// GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward network in parallel, after one shared norm; rope on pairs of neighbouring
-// columns in a part of each head; biases in the feed-forward network and in the output head. CodeGen (Nijkamp et al. 2022): a GPT-J with
-// one tensor for q, k and v.
+// GPT-J (Wang and Komatsuzaki 2021) has biases in the feed-forward network and in the output head. Attention and feed-forward network run
+// in parallel, after one shared norm. Rope rotates pairs of neighbouring columns in a part of each head. CodeGen (Nijkamp et al. 2022) is a
+// GPT-J with one tensor for q, k and v.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -36,7 +36,7 @@ void configure(const Reader& read, Config& c) {
   if (read.has("", "rotary_dim") && !read.integer("", "rotary_dim")) read.unsupported("rotary_dim null is not run");
   const std::int32_t head_dim = c.layers.front().attention().head_dim;
   const std::int64_t turned = read.in_range(read.integer("", "rotary_dim").value_or(64), 2, head_dim, "rotary_dim");
-  // `partial` is the next double above the quotient, because its product with head_dim must not be less than rotary_dim.
+  // `partial` is the next double above the quotient, so that its product with head_dim is not less than rotary_dim.
   read_ropes(read, c, {.interleaved = true, .partial = turned == head_dim ? 1 : std::nextafter(static_cast<double>(turned) / head_dim, 1)});
   for (Layer& layer : c.layers) {
     layer.join.parallel = true;

@@ -1,7 +1,7 @@
-// Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits. Granite MoE: experts, and in
-// some models a shared expert. Granite 4 H (2025): most layers have Mamba-2 instead of attention, and the others have attention without
-// rope; the larger ones (Tiny, Small) also have experts beside a shared expert. Granite SWA ("Swash", 2026): attention sinks, a window in
-// three of four layers, and a base of the rope for each layer, with or without experts.
+// Granite 3 and 4, dense (IBM 2024), are a Llama whose embeddings, scores, branches and logits are multiplied by numbers. Granite MoE has
+// experts, and in some models a shared expert. In Granite 4 H (2025), most layers have Mamba-2, and the others have attention without rope;
+// the larger models (Tiny, Small) also have experts beside a shared expert. Granite SWA ("Swash", 2026) has attention sinks, a window in
+// three of four layers, a rope base per layer, and in some models experts.
 #include <optional>
 #include <vector>
 
@@ -18,7 +18,7 @@ using enum Role;
 
 constexpr std::string_view kGguf[] = {"granite"}, kTypes[] = {"granite"};
 constexpr std::string_view kGgufMoe[] = {"granitemoe"}, kTypesMoe[] = {"granitemoe", "granitemoeshared"};
-// The first name of a tensor is that of hub files, the second that of the classes in transformers.
+// The first name of a tensor is the name in files on the hub. The second name is that in the classes of transformers.
 constexpr TensorName kNamesMoe[] = {
     {router, "blk.{}.ffn_gate_inp", "layers.{}.block_sparse_moe.router.layer"},
     {router, "", "layers.{}.block_sparse_moe.router"},
@@ -47,11 +47,11 @@ constexpr TensorName kOwnNamesHybrid[] = {
 };
 constexpr auto kNamesHybrid = names::joined(names::kMamba2, kOwnNamesHybrid, kNamesMoe);
 constexpr KeyName kKeysHybrid[] = {{"intermediate_size", "shared_intermediate_size"}, {"moe_intermediate_size", "intermediate_size"}};
-// The first two names are in files on the hub, the others in files that transformers 5 writes.
+// Files on the hub have the first two names. Files that transformers 5 writes have the other two.
 constexpr TypeName kLayerTypes[] = {
     {"mamba", "mamba"}, {"attention", "attention"}, {"linear_attention", "mamba"}, {"full_attention", "attention"}};
 
-// Reads the multipliers of embeddings, logits, scores and branches. `logits` is the default of the number that divides logits.
+// Reads the multipliers of embeddings, logits, scores and branches. `logits` is the default of logits_scaling, which divides logits.
 void read_multipliers(const Reader& read, Config& c, std::optional<double> logits) {
   c.embedding_scale = static_cast<float>(read.positive("embedding_scale", "embedding_multiplier", 1));
   c.logit_scale = static_cast<float>(1 / read.positive("logit_scale", "logits_scaling", logits));
@@ -59,7 +59,8 @@ void read_multipliers(const Reader& read, Config& c, std::optional<double> logit
     layer.join.scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));
     Attention* a = layer.if_attention();
     if (!a) continue;
-    // Without the key, config.json means 1 (as in GraniteConfig), and a GGUF file means 1 / sqrt(head_dim) (as in llama.cpp).
+    // If config.json does not have the key, the scale is 1 (as in GraniteConfig). If a GGUF file does not have it, the scale is 1 /
+    // sqrt(head_dim) (as in llama.cpp).
     const double silent = c.gguf ? a->scale : 1;
     a->scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
   }
@@ -73,7 +74,7 @@ void configure(const Reader& read, Config& c) {
   read_mlp_bias(read, c);
 }
 
-// Without layer_types, config.json means that all layers have Mamba-2.
+// If config.json has no layer_types, all layers have Mamba-2.
 void read_mixers(const Reader& read, Config& c) {
   const std::int32_t expand = c.gguf ? 0 : read.size("", "mamba_expand", kMaxWidth / c.hidden_size, 2);
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 1, .key_dim = 256, .inner = expand * c.hidden_size});
@@ -85,13 +86,13 @@ void read_mixers(const Reader& read, Config& c) {
   say_kv_heads(read, c);
 }
 
-// Gives all layers experts of the width that read_sizes() read, unless `defaults` names a key for it, and a shared expert if `shared` is
-// not 0.
+// Sets the networks of all layers to mixtures. The width of an expert is at the key of `defaults`, or is the width that read_sizes() has
+// set. `shared` is the width of the shared expert, or 0 if there is none.
 void add_experts(const Reader& read, Config& c, const MixtureDefaults& defaults, std::int64_t shared) {
   Mixture mixture = read_mixture(read, c, defaults);
   if (shared > 0) mixture.shared = shared_expert(mixture, static_cast<std::int32_t>(shared));
   set_mixtures(c, mixture, [](std::size_t) { return true; });
-  read.gguf_lacks({"expert_feed_forward_length"});  // feed_forward_length has it
+  read.gguf_lacks({"expert_feed_forward_length"});  // GGUF files have this width in feed_forward_length
 }
 
 constexpr const char *kSharedGguf = "expert_shared_feed_forward_length", *kShared = "shared_intermediate_size";
@@ -101,16 +102,16 @@ std::int64_t shared_width(const Reader& read) {
   return read.in_range(read.integer(kSharedGguf, kShared).value_or(0), 0, kMaxWidth * 4, read.key(kSharedGguf, kShared));
 }
 
-// Returns whether the file has experts. GGUF files of Granite SWA and of Granite 4 H have the same general.architecture with and without
-// them, so such a file has experts if it says how many, or if its first layer has a router.
+// Returns true if the file has experts. GGUF files of Granite SWA and of Granite 4 H have the same general.architecture with experts and
+// without them. Such a file has experts if it has their number, or if its first layer has a router.
 bool has_experts(const Reader& read) {
   return !read.gguf() || read.integer("expert_count", "").value_or(0) != 0 || read.file().find("blk.0.ffn_gate_inp.weight");
 }
 
-// Granite 4 H has experts if their number is not 0. The network that all layers have is then the shared expert, with the same names in
-// folders. In GGUF files with experts, feed_forward_length is the width of an expert.
+// Granite 4 H has experts if their number is not 0. The shared expert is then the network that models without experts have; in folders it
+// has the same tensor names. In GGUF files with experts, feed_forward_length is the width of an expert.
 void read_mixture_or_network(const Reader& read, Config& c) {
-  constexpr std::int32_t kSilent = 8;  // as in GraniteMoeHybridConfig
+  constexpr std::int32_t kSilent = 8;  // the default of GraniteMoeHybridConfig
   const std::string where = read.key("", "num_local_experts");
   if (!has_experts(read) || read.in_range(read.integer("", "num_local_experts").value_or(kSilent), 0, kMaxExperts, where) == 0) return;
   const std::int64_t shared = c.gguf ? shared_width(read) : c.layers.front().feed_forward().width;
@@ -119,7 +120,7 @@ void read_mixture_or_network(const Reader& read, Config& c) {
   read.gguf_says(kSharedGguf, shared);
 }
 
-// llama.cpp's converter writes the settings of the rope although no layer has one.
+// llama.cpp's converter writes the settings of the rope even if no layer has rope.
 void say_unused_rope(const Reader& read, const Attention& a) {
   const double theta = read.number("", "rope_parameters.rope_theta").value_or(read.number("", "rope_theta").value_or(10000));
   read.gguf_says("rope.freq_base", theta);
@@ -130,7 +131,7 @@ void configure_hybrid(const Reader& read, Config& c) {
   read_sizes(read, c, {.some_attend = true});
   read_mixture_or_network(read, c);
   read_mixers(read, c);
-  // llama.cpp's converter says in this key whether layers with attention have rope.
+  // llama.cpp's converter uses rope.scaling.finetuned for another meaning: whether layers with attention have rope.
   const bool turned = c.gguf ? read.flag("rope.scaling.finetuned", "", true) : read.string("", "position_embedding_type") == "rope";
   if (turned)
     read_ropes(read, c, {});
@@ -143,7 +144,7 @@ void configure_hybrid(const Reader& read, Config& c) {
 
 constexpr std::string_view kSwaGguf[] = {"granite_swa"}, kSwaTypes[] = {"granite_swa"}, kSwaTypesMoe[] = {"granitemoe_swa"};
 constexpr TensorName kSwaNames[] = {{sinks, "blk.{}.attn_sinks", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors}};
-// llama.cpp's converter leaves gate and up of the shared expert joined, as in the folder.
+// llama.cpp's converter does not split the tensor that has gate and up of the shared expert.
 constexpr TensorName kSwaSharedNames[] = {
     {shared_gate, "blk.{}.ffn_up_shexp", "", Fused::shared_gate_up},
     {shared_up, "blk.{}.ffn_up_shexp", "", Fused::shared_gate_up},
@@ -158,8 +159,8 @@ constexpr TensorName kSwaExpertNames[] = {
 };
 constexpr auto kSwaNamesMoe = names::joined(kSwaNames, kSwaSharedNames, kSwaExpertNames, kNamesMoe);
 
-// Returns the base of each layer's rope, or 0 for a layer without one. config.json may have a base for each layer. A GGUF file has one
-// base, and may have a flag for each layer.
+// Returns the base of each layer's rope, or 0 for a layer without rope. config.json has one base for all layers or a base per layer. A GGUF
+// file has one base, and may have a flag per layer.
 std::vector<double> read_bases(const Reader& read, const Config& c) {
   const std::size_t count = c.layers.size();
   const double one = read.positive("rope.freq_base", "rope_parameters.rope_theta", read.positive("", "rope_theta", 10000));

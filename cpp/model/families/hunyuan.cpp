@@ -1,5 +1,5 @@
-// Hunyuan 0.5B to 7B, dense (Tencent 2025): a Llama that normalises each head of q and k after rope. Hunyuan A13B: the same with experts
-// and a shared expert in all layers.
+// Hunyuan 0.5B to 7B (Tencent 2025) are a Llama that normalises each head of q and k after rope. Hunyuan A13B also has experts and a shared
+// expert in all layers.
 #include <algorithm>
 #include <cmath>
 
@@ -19,8 +19,8 @@ constexpr TensorName kNames[] = {
     {k_norm, "blk.{}.attn_k_norm", "layers.{}.self_attn.key_layernorm"},
 };
 
-// Returns the factor by which the base of the rope is multiplied. A "dynamic" scaling with an alpha does not depend on the length of a
-// text: the factor is alpha^(d / (d - 2)), where d is head_dim. GGUF files store the multiplied base.
+// Returns the factor by which the base of the rope is multiplied. If a "dynamic" scaling has an alpha, the factor is alpha^(d / (d - 2))
+// for texts of all lengths, where d is head_dim. GGUF files store the multiplied base.
 double stretch(const Reader& read, std::int32_t head_dim) {
   if (read.gguf()) return 1;
   for (const std::string at : {"rope_parameters", "rope_scaling"}) {
@@ -33,7 +33,7 @@ double stretch(const Reader& read, std::int32_t head_dim) {
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_ropes(read, c, {.stretch = stretch(read, c.layers.front().attention().head_dim)});
-  read.gguf_says("rope.scaling.type", "none");  // the base is stretched
+  read.gguf_says("rope.scaling.type", "none");  // because the base is already multiplied
   read.gguf_says("rope.scaling.factor", 1.0);
   if (read.flag("", "use_cla", false)) read.unsupported("use_cla (keys and values of another layer) is not run");
   if (!read.flag("", "use_qk_norm", true)) read.unsupported("use_qk_norm false is not run");
@@ -52,7 +52,8 @@ constexpr TensorName kOwnNamesMoe[] = {
 };
 constexpr auto kNamesMoe = names::joined(kOwnNamesMoe, names::kExperts);
 
-// Returns the number at a key of config.json that has one number, or one for each layer. Throws if these are not equal.
+// Returns the number at a key of config.json. The value may also be a list with one number per layer. Throws if the numbers of such a list
+// differ.
 std::int32_t same_in_all_layers(const Reader& read, const Config& c, const char* key, std::int64_t low, std::int64_t high,
                                 std::int32_t otherwise) {
   const auto list = c.gguf ? std::vector<std::int64_t>{} : read.per_layer("", key, c.layers.size(), low, high);
@@ -64,7 +65,7 @@ std::int32_t same_in_all_layers(const Reader& read, const Config& c, const char*
 
 void configure_moe(const Reader& read, Config& c) {
   configure(read, c);
-  // transformers gives experts and shared expert the same width. The original's code has keys for others.
+  // In transformers, experts and shared expert have the same width. The models' original code has keys for other widths.
   const std::int32_t width = c.layers.front().feed_forward().width;
   if (same_in_all_layers(read, c, "moe_intermediate_size", 1, kMaxWidth, width) != width)
     read.unsupported("moe_intermediate_size is not ", width, " (intermediate_size): experts of another width are not run in this family");

@@ -1,4 +1,4 @@
-// InternLM 2 and 2.5 (Cai et al. 2024): a Llama with one tensor for q, k and v, ordered by kv head.
+// InternLM 2 and 2.5 (Cai et al. 2024) are a Llama with one tensor for q, k and v, ordered by kv head.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

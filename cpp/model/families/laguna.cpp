@@ -1,5 +1,5 @@
-// Laguna (Poolside 2026): experts and a shared expert behind dense layers, norms of queries and keys, and a softplus gate on the output of
-// attention. Layers with a window have a rope and a number of heads of queries of their own.
+// Laguna (Poolside 2026) begins with dense layers, and its other layers have experts and a shared expert. It has norms of queries and keys,
+// and a softplus gate on the output of attention. Layers with a window have a rope of their own and their own number of query heads.
 #include <algorithm>
 #include <string>
 
@@ -16,11 +16,12 @@ using enum Role;
 constexpr std::string_view kGguf[] = {"laguna"}, kTypes[] = {"laguna"};
 constexpr TensorName kOwnNames[] = {
     {attn_gate, "blk.{}.attn_gate", "layers.{}.self_attn.g_proj"},
-    {router_choice_bias, "", "layers.{}.mlp.experts.e_score_correction_bias", Fused::no, false, Bare::both},  // the hub's name
+    {router_choice_bias, "", "layers.{}.mlp.experts.e_score_correction_bias", Fused::no, false, Bare::both},  // name on the hub
 };
 constexpr auto kNames = names::joined(kOwnNames, names::kExpertsAndShared);
 
-// Returns whether the gate has one column for each head. config.json says it in `gating`, and in GGUF files the shape of the gate says it.
+// Returns true if the gate has one column per head. config.json has the key `gating` for this. In GGUF files the shape of the gate's tensor
+// shows it.
 bool gates_heads(const Reader& read, const Config& c) {
   if (c.gguf) {
     const files::TensorInfo* gate = read.file().find("blk.0.attn_gate.weight");
@@ -38,7 +39,7 @@ bool gates_heads(const Reader& read, const Config& c) {
   return true;
 }
 
-// Throws if config.json asks for arithmetic that no published model has, and that transformers ignores or refuses.
+// Throws if config.json has settings that no published model has, and that transformers ignores or refuses.
 void refuse_others(const Reader& read, bool by_head) {
   for (const char* key : {"moe_apply_router_weight_on_input", "swa_attention_sink_enabled"}) {
     if (read.flag("", key, false)) read.unsupported(read.key("", key), " is not run for laguna; it must be false");
@@ -51,8 +52,8 @@ void refuse_others(const Reader& read, bool by_head) {
   }
 }
 
-// The ropes have a base and a fraction of turned columns of their own for each kind of layer. An object without a fraction means the whole
-// head; the defaults of the class hold only if there is no object at all.
+// Each kind of layer has its own base and its own fraction of rotated columns. If an object of config.json has no fraction, all columns are
+// rotated. The defaults of the configuration class apply only if there is no object at all.
 RopeDefaults rope_defaults(const Reader& read, const Config& c) {
   if (c.gguf) return {.window_theta = read.positive("rope.freq_base", "", 10000.0)};
   const std::string object = read.key("", "rope_parameters");
@@ -65,7 +66,7 @@ RopeDefaults rope_defaults(const Reader& read, const Config& c) {
   return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000, .gguf_ramp = true, .by_kind = true};
 }
 
-// Notes what llama.cpp's converter always writes, or never.
+// Notes the GGUF keys that llama.cpp's converter always writes, and removes those that it never writes.
 void say_all(const Reader& read, const Config& c) {
   std::vector<std::int64_t> heads;
   for (const Layer& layer : c.layers) heads.push_back(layer.attention().heads);
@@ -83,8 +84,8 @@ void say_all(const Reader& read, const Config& c) {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 48, .kv_heads = 8, .head_dim = 128, .n_ctx = 131072, .own_heads = true});
-  // In GGUF files with a window and without a list, three of four layers have it (llama.cpp). config.json without a list means that none
-  // has.
+  // If a GGUF file has a window but no list of layers, three of four layers have the window (llama.cpp). If config.json has no list, no
+  // layer has a window.
   const bool pattern = c.gguf && read.integer("attention.sliding_window", "").value_or(0) != 0;
   read_windows(read, c, {.window = c.gguf ? 0 : 512, .full_every = pattern ? 4 : 1, .full_first = c.gguf, .gguf = GgufWindows::size});
   read_ropes(read, c, rope_defaults(read, c));

@@ -1,6 +1,6 @@
-// LFM2 and LFM2.5 (Liquid AI 2025): most layers have a short convolution between two gates, the others attention with a norm for each head
-// of q and k. LFM2 MoE (2025): experts in all but the first layers. LFM3 (2026): wider convolutions, windows in half of the layers with
-// attention, a gate for each head, and norms on the outputs of the branches.
+// LFM2 and LFM2.5 (Liquid AI 2025): most layers have a short convolution between two gates, and the others have attention with a norm for
+// each head of q and k. LFM2 MoE (2025) has experts in all but the first layers. LFM3 (2026) has wider convolutions, windows in half of the
+// layers with attention, a gate for each head, and norms on the outputs of the branches.
 #include <algorithm>
 #include <cmath>
 
@@ -28,7 +28,7 @@ constexpr TensorName kNames2[] = {
     {gate, "blk.{}.ffn_gate", "layers.{}.feed_forward.w1"},
     {up, "blk.{}.ffn_up", "layers.{}.feed_forward.w3"},
     {down, "blk.{}.ffn_down", "layers.{}.feed_forward.w2"},
-    {final_norm, "token_embd_norm", "embedding_norm"},  // the name in GGUF is llama.cpp's
+    {final_norm, "token_embd_norm", "embedding_norm"},  // llama.cpp uses this GGUF name for the final norm
 };
 constexpr std::string_view kGgufMoe[] = {"lfm2moe"}, kTypesMoe[] = {"lfm2_moe"};
 constexpr TensorName kExpertNames[] = {
@@ -47,7 +47,7 @@ constexpr std::string_view kTypes3[] = {"lfm3"};
 constexpr TensorName kNames3[] = {
     {attn_norm, "", "layers.{}.operator_norm"},
     {attn_branch_norm, "", "layers.{}.post_operator_norm"},
-    {attn_gate, "", "layers.{}.self_attn.gate_proj"},  // the hub's name
+    {attn_gate, "", "layers.{}.self_attn.gate_proj"},  // the name in files on the hub
     {attn_gate, "", "layers.{}.self_attn.g_proj"},
     {conv_in, "", "layers.{}.conv.in_proj"},
     {conv_taps, "", "layers.{}.conv.conv"},
@@ -64,13 +64,14 @@ constexpr TypeName kLayerTypes3[] = {{"conv", "conv"}, {"full_attention", "full_
 constexpr KeyName kKeys2[] = {{"rms_norm_eps", "norm_eps"}, {"intermediate_size", "block_ff_dim"}};
 constexpr TypeName kLayerTypes[] = {{"conv", "conv"}, {"full_attention", "full_attention"}};
 
-// Computes the width of the feed-forward networks. config.json has the number before three adjustments, and GGUF files have the result.
+// Returns the width of the feed-forward networks. config.json has a width to which three adjustments are made. GGUF files have the adjusted
+// width.
 std::int32_t adjusted_width(const Reader& read, std::int32_t width) {
   if (read.gguf() || !read.flag("", "block_auto_adjust_ff_dim", true)) return width;
   const double factor = read.has("", "block_ffn_dim_multiplier") ? read.number("", "block_ffn_dim_multiplier").value_or(0) : 1;
   const std::int64_t multiple = read.size("", "block_multiple_of", kMaxWidth, 256);
   std::int64_t adjusted = 2 * std::int64_t{width} / 3;
-  if (factor != 0) {  // null: no factor, and no multiple
+  if (factor != 0) {  // with null, only the first adjustment is made
     if (!(factor > 0 && factor < 1e6)) read.bad_number(read.key("", "block_ffn_dim_multiplier"), factor, "a positive number below 1e6");
     adjusted = static_cast<std::int64_t>(factor * static_cast<double>(adjusted));
     adjusted = (adjusted + multiple - 1) / multiple * multiple;
@@ -84,8 +85,8 @@ ShortConv read_conv(const Reader& read, std::int64_t taps) {
           .bias = read.flag("", "conv_bias", false)};
 }
 
-// Gives a short convolution to the layers that have no attention. config.json has a list of the layers' types or, in older files, one of
-// the layers with attention.
+// Sets the mixer of layers without attention to a short convolution. config.json has a list of the layers' types or, in older files, a list
+// of the layers with attention.
 void read_mixers(const Reader& read, Config& c) {
   const auto types = read_layer_types(read, c.layers.size(), kLayerTypes);
   const auto attends = c.gguf || !types.empty() ? std::nullopt : read.file().integer_list(read.key("", "full_attn_idxs"));
@@ -99,17 +100,17 @@ void read_mixers(const Reader& read, Config& c) {
   say_kv_heads(read, c);
 }
 
-// Returns whether the model is an embedder with attention in both directions and centred convolutions (LFM2.5-Embedding, LFM2.5-ColBERT).
-// config.json has it in the name of the class, and GGUF files in attention.causal.
+// Returns true if the model is an embedder with bidirectional attention and centred convolutions (LFM2.5-Embedding, LFM2.5-ColBERT). In
+// config.json the name of the model's class shows this, and in GGUF files attention.causal does.
 bool sees_both_ways(const Reader& read) {
   if (read.gguf()) return !read.flag("attention.causal", "", true);
   if (read.text("model_type") == "lfm2_bidirectional") return true;
-  const files::Value* classes = read.file().value("architectures");  // any other value says nothing
+  const files::Value* classes = read.file().value("architectures");  // ignored if it is not a list of strings
   const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
   return names && names->size() > 0 && (*names)[0].starts_with("Lfm2Bidirectional");
 }
 
-// Reads what LFM2 with and without experts share. The networks of the layers are dense.
+// Reads the settings that LFM2 models with and without experts share. The networks of all layers are dense afterwards.
 void read_layers2(const Reader& read, Config& c) {
   if (read.integer("attention.sliding_window", "").value_or(0) != 0)
     read.unsupported(read.key("attention.sliding_window", ""), " (windows) is not run for ", c.family->name, "; it must be 0 or absent");
@@ -156,8 +157,8 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// Without layer_types in config.json, and with layers counted from 0: layers 2, 6, 10, ... attend to the whole text, layers 4, 8, 12, ...
-// attend within a window, and the others are convolutions.
+// If config.json has no layer_types, layers 2, 6, 10, ... (counted from 0) attend to the whole text, layers 4, 8, 12, ... attend within a
+// window, and the others have convolutions.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 128000, .eps = 1e-5});
   const auto types = read_layer_types(read, c.layers.size(), kLayerTypes3);

@@ -1,5 +1,5 @@
-// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024) and models that have its layers and its model_type: SmolLM, Yi, Falcon 3,
-// R1-Distill.
+// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024) and models with the same layers and the same model_type: SmolLM, Yi, Falcon
+// 3, R1-Distill.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kGguf[] = {"llama", "llama-embed"}, kTypes[] = {"llama", "llama_bidirec"};
 
-// Sets up Llama-Embed-Nemotron (2025), a Llama 3.1 with attention in both directions. Its config.json says how its rows are pooled.
+// Sets up Llama-Embed-Nemotron (2025), a Llama 3.1 with bidirectional attention. Its config.json has the kind of pooling.
 void see_both_ways(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().causal = false;
   read.gguf_says(kArchitecture, std::string(kGguf[1]));
@@ -24,8 +24,8 @@ void see_both_ways(const Reader& read, Config& c) {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
-  // GGUF files of Mistral say "llama" and may have a window. A Llama's config.json may also have the key, but transformers ignores it
-  // there.
+  // GGUF files of Mistral have the architecture name "llama" and may have a window. A Llama's config.json may also have a key for a window,
+  // but transformers ignores it.
   if (c.gguf) read_windows(read, c);
   read_ropes(read, c, {});
   read_attention_bias(read, c);

@@ -1,6 +1,6 @@
-// Llama 4 Scout and Maverick (Meta 2025), the text half: one expert for each token, which reads its row multiplied by the router's sigmoid,
-// beside a shared expert. Three of four layers have rope and attend within chunks of the text. The others have no rope, and their queries
-// grow with the position.
+// The language models of Llama 4 Scout and Maverick (Meta 2025). For each token, one expert reads the token's row multiplied by the
+// router's sigmoid, beside a shared expert. Three of four layers have rope and attend within chunks of the text. The others have no rope,
+// and their queries are multiplied by a factor that grows with the position.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -27,12 +27,13 @@ constexpr TensorName kNames[] = {
     {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.feed_forward.shared_expert.down_proj"},
 };
 
-// Constants of llama.cpp, which reads none of these numbers from GGUF files, and defaults of Llama4TextConfig.
+// Constants of llama.cpp, which takes none of these numbers from GGUF files. They are also the defaults of Llama4TextConfig.
 constexpr std::int64_t kChunk = 8192, kLengths = 8192, kInterval = 4;
 constexpr double kGrowth = 0.1;
-constexpr std::int64_t kExpertsWithoutNorms = 128;  // llama.cpp knows Maverick, which has no norms of q and k, by its number of experts
+// llama.cpp recognizes Maverick, which has no norms of q and k, by this number of experts.
+constexpr std::int64_t kExpertsWithoutNorms = 128;
 
-// GGUF files do not say these settings, so a file that says others is for another program.
+// llama.cpp takes these settings from no key, so a GGUF file with other values was made for another program.
 void refuse_other_layers(const Reader& read) {
   const auto refuse = [&](const char* key, std::int64_t needed) {
     if (!read.has(key, "")) return;
@@ -45,8 +46,8 @@ void refuse_other_layers(const Reader& read) {
     read.unsupported(read.key("rope.freq_base_swa", ""), " differs from ", read.key("rope.freq_base", ""), "; llama4 has one rope");
 }
 
-// Returns for each layer whether it has rope. A list in config.json may have entries for more layers than there are, and an empty list is
-// no list.
+// Returns one flag per layer: true if the layer has rope. A list in config.json may have more entries than there are layers. An empty list
+// counts as a missing list.
 std::vector<bool> layers_with_rope(const Reader& read, std::size_t count) {
   std::vector<std::int64_t> said;
   if (!read.gguf()) said = read.file().integer_list(read.key("", "no_rope_layers")).value_or(said);
@@ -61,7 +62,7 @@ std::vector<bool> layers_with_rope(const Reader& read, std::size_t count) {
   return with;
 }
 
-// Returns for each layer whether it attends within chunks. Without layer_types, these are the layers with rope.
+// Returns one flag per layer: true if the layer attends within chunks. If config.json has no layer_types, these are the layers with rope.
 std::vector<bool> layers_with_chunks(const Reader& read, std::vector<bool> with_rope) {
   constexpr std::string_view kChunked = "chunked_attention", kFull = "full_attention";
   constexpr TypeName kTypeNames[] = {{kChunked, kChunked}, {kFull, kFull}};
@@ -70,7 +71,8 @@ std::vector<bool> layers_with_chunks(const Reader& read, std::vector<bool> with_
   return with_rope;
 }
 
-// Returns the length of chunks, or 0 if no layer has chunks. null in config.json means none, and a missing key the default.
+// Returns the length of chunks, or 0 if no layer has chunks. A null in config.json means that no layer has chunks. A missing key means the
+// default length.
 std::int64_t read_chunk(const Reader& read, const std::vector<bool>& chunked) {
   const bool none = !read.gguf() && read.has("", "attention_chunk_size") && !read.integer("", "attention_chunk_size");
   if (none && read.has("", "layer_types") && std::ranges::count(chunked, true) > 0)
@@ -79,7 +81,7 @@ std::int64_t read_chunk(const Reader& read, const std::vector<bool>& chunked) {
   return read.in_range(read.integer("", "attention_chunk_size").value_or(kChunk), 1, kMaxContext, "attention_chunk_size");
 }
 
-// Files of 2025 have a number in place of the flag.
+// Returns true if queries have the factor that grows with the position. Files of 2025 have a number in place of the flag.
 bool has_temperature(const Reader& read) {
   const files::Value* said = read.gguf() ? nullptr : read.file().value(read.key("", "attn_temperature_tuning"));
   if (said && std::holds_alternative<std::int64_t>(*said)) return std::get<std::int64_t>(*said) != 0;
@@ -95,7 +97,7 @@ void read_attention(const Reader& read, Config& c) {
   const double growth = read.number("", "attn_scale").value_or(kGrowth);
   if (!(growth >= 0 && growth < 1e3)) read.bad_number("attn_scale", growth, "0 to 1000");
   temperature.growth = static_cast<float>(growth);
-  // In a shorter context no position reaches the first step of the factor.
+  // If the context is shorter than temperature.length, the factor is 1 at all positions.
   const bool tempered = has_temperature(read) && growth > 0 && temperature.length <= c.n_ctx;
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     Attention& a = c.layers[i].attention();
@@ -109,7 +111,7 @@ void read_attention(const Reader& read, Config& c) {
   }
 }
 
-// Returns for each layer whether it has experts. A list in config.json wins over the interval.
+// Returns one flag per layer: true if the layer has experts. If config.json has both a list and an interval, the list is used.
 std::vector<bool> layers_with_experts(const Reader& read, const Config& c, const DenseDefaults& dense) {
   const auto listed = c.gguf ? std::nullopt : read.file().integer_list(read.key("", "moe_layers"));
   if (!listed) {
@@ -117,7 +119,7 @@ std::vector<bool> layers_with_experts(const Reader& read, const Config& c, const
     with.flip();
     return with;
   }
-  // The interval may be 0 beside a list (models without experts).
+  // If there is a list, the interval may be 0 (models without experts).
   const std::int64_t step = read.file().integer(read.key("", dense.step_key)).value_or(1);
   if (step >= 1) read.gguf_says("interleave_moe_layer_step", step);
   const auto last = static_cast<std::int64_t>(c.layers.size()) - 1;
@@ -147,7 +149,7 @@ void configure(const Reader& read, Config& c) {
     mixture.shared = shared_expert(mixture, mixture.width);
     set_mixtures(c, mixture, [&](std::size_t layer) { return with[layer]; });
   }
-  // config.json's intermediate_size is the width of experts, and GGUF's feed_forward_length that of layers without experts.
+  // intermediate_size in config.json is the width of an expert. feed_forward_length in GGUF files is the width of layers without experts.
   if (c.gguf) return;
   const std::int32_t width = read.size("", "intermediate_size_mlp", kMaxWidth * 4, 16384);
   read.gguf_says("feed_forward_length", std::int64_t{width});

@@ -1,5 +1,5 @@
-// Maincoder 1B (Maincode 2026): a Llama that normalises each head of q and k after rope. Rope rotates pairs of neighbouring columns, in
-// config.json's models and in GGUF files alike.
+// Maincoder 1B (Maincode 2026) is a Llama that normalises each head of q and k after rope. Rope rotates pairs of neighbouring columns, in
+// folders and in GGUF files alike.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

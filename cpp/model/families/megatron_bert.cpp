@@ -1,5 +1,5 @@
-// Megatron-BERT (Shoeybi et al. 2019): BERT with norms before the branches and not after them, one norm after all layers, and no norm of
-// the embeddings.
+// Megatron-BERT (Shoeybi et al. 2019) is BERT with norms before the branches and not after them, with one norm after all layers, and
+// without a norm of the embeddings.
 #include "model/families/names.h"
 #include "model/settings.h"
 

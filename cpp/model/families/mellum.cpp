@@ -1,4 +1,4 @@
-// Mellum 2 12B-A2.5B (JetBrains 2026): a Qwen 3 MoE in which some layers have windows and a rope of their own.
+// Mellum 2 12B-A2.5B (JetBrains 2026) is a Qwen 3 MoE in which some layers have windows and a rope of their own.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -11,9 +11,9 @@ constexpr std::string_view kGguf[] = {"mellum"}, kTypes[] = {"mellum"};
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 4, .head_dim = c.gguf ? 0 : 128, .n_ctx = 131072});
-  // In GGUF files, three of four layers have windows if there is no list (llama.cpp). config.json without a list means that none has.
+  // If a GGUF file has no list of layers, three of four layers have windows (llama.cpp). If config.json has no list, no layer has a window.
   read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = c.gguf ? 4 : 1, .gguf = GgufWindows::by_layer});
-  // llama.cpp gives layers with windows the base of the others if a GGUF file has none for them.
+  // If a GGUF file has no rope base for layers with windows, they have the base of the other layers, as in llama.cpp.
   const double base = c.gguf ? read.positive("rope.freq_base", "", 10000.0) : 10000;
   read_ropes(read, c, {.theta = c.gguf ? 10000.0 : 500000, .partial = c.gguf ? 0.0 : 1, .window_theta = base, .by_kind = true});
   read_attention_bias(read, c);

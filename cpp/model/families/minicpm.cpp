@@ -1,5 +1,5 @@
-// MiniCPM 1, 2 and 4 (Hu et al. 2024): a Llama with multipliers for embeddings, branches and logits. MiniCPM 3 has latent attention beside
-// them.
+// MiniCPM 1, 2 and 4 (Hu et al. 2024) are a Llama whose embeddings, branches and logits are multiplied by numbers. MiniCPM 3 has these
+// multipliers and latent attention.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -23,7 +23,7 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.gguf_longrope = true});
   const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
   double branch = 0, logits = 0;
-  if (c.gguf) {  // files without these keys are of MiniCPM 1, whose numbers are 12, 1.4 and 256
+  if (c.gguf) {  // files without these keys are MiniCPM 1, whose multipliers are 12, 1.4 and 256
     c.embedding_scale = static_cast<float>(read.positive("embedding_scale", "", 12));
     branch = read.positive("residual_scale", "", 1.4 / root);
     logits = 1 / read.positive("logit_scale", "", hidden / 256);
@@ -39,7 +39,7 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
 }
 
-// GGUF files of MiniCPM 3 do not have the three multipliers.
+// GGUF files of MiniCPM 3 have no keys for the three multipliers.
 void configure3(const Reader& read, Config& c) {
   refuse_parts(read);
   read_latent_sizes(read, c,
@@ -55,7 +55,7 @@ void configure3(const Reader& read, Config& c) {
                      .value_length = "attention.value_length"});
   read_mlp_bias(read, c);
   const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
-  // null means a multiplier that changes nothing.
+  // Returns the number at `key`. If its value is null, returns `none`, with which the multiplier changes nothing.
   const auto said = [&](const char* key, double otherwise, double none) {
     return read.has("", key) && !read.number("", key) ? none : read.positive("", key, otherwise);
   };

@@ -1,4 +1,5 @@
-// MiniMax-M2 (MiniMax 2025): experts in all layers, norms of q and k over all heads, and rope in the first half of each head.
+// MiniMax-M2 (MiniMax 2025) has experts in all layers. q and k are normalised over all heads as one vector, and rope rotates the first half
+// of each head.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -18,12 +19,13 @@ constexpr TensorName kNames[] = {
     {expert_down, "blk.{}.ffn_down_exps", "layers.{}.block_sparse_moe.experts.{expert}.w2"},
 };
 
-// Returns the part of a head that rope turns, if config.json does not have partial_rotary_factor. Published files have rotary_dim.
+// Returns the fraction of a head that rope rotates if config.json does not have partial_rotary_factor. Published files have the key
+// rotary_dim.
 double turned_part(const Reader& read, std::int32_t head_dim) {
   return static_cast<double>(read.size("", "rotary_dim", head_dim, head_dim)) / head_dim;
 }
 
-// transformers does not look at these keys. The code of the models on the hub does.
+// transformers ignores these keys, but the models' own code on the hub uses them.
 void refuse_switches(const Reader& read) {
   for (const char* key : {"use_qk_norm", "use_routing_bias"})
     if (!read.gguf() && !read.flag("", key, true)) read.unsupported(read.key("", key), " false is not run");

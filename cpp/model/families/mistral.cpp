@@ -1,6 +1,6 @@
-// Mistral 7B (Jiang et al. 2023), Nemo, Small 3, Codestral, Devstral: their GGUF files say "llama" and are read by that family. Ministral
-// 8B: some layers have no window. Ministral 3 (2025): YaRN, and queries multiplied by a factor that grows with the logarithm of their
-// position.
+// Mistral 7B (Jiang et al. 2023), Nemo, Small 3, Codestral and Devstral. Their GGUF files have the architecture name "llama" and are loaded
+// by that family. In Ministral 8B some layers have no window. Ministral 3 (2025) has YaRN, and its queries are multiplied by a factor that
+// grows with the logarithm of their position.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::string_view kTypes[] = {"mistral", "ministral"}, kTypes3[] = {"ministral3"}, kGguf3[] = {"mistral3"};
 
-// As in MistralConfig and MinistralConfig, a config.json without sliding_window means a window of 4,096, and null means no window.
+// If config.json has no sliding_window, the window is 4,096. If the value is null, there is no window. MistralConfig and MinistralConfig do
+// the same.
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .n_ctx = 131072});
   read_windows(read, c, {.window = 4096});

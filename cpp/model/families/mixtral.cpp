@@ -1,5 +1,5 @@
-// Mixtral 8x7B and 8x22B (Jiang et al. 2024): a Mistral whose networks are mixtures of experts. Their GGUF files say "llama", as do those
-// of other Llamas with experts.
+// Mixtral 8x7B and 8x22B (Jiang et al. 2024) are a Mistral whose networks are mixtures of experts. Their GGUF files have the architecture
+// name "llama", like those of other Llamas with experts.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -31,7 +31,7 @@ void configure(const Reader& read, Config& c) {
   read.gguf_lacks({"expert_feed_forward_length"});
 }
 
-// A GGUF file of "llama" has experts if it says how many, or if its first layer has a router.
+// A GGUF file with the architecture name "llama" has experts if it has their number, or if its first layer has a router.
 bool claims(const Reader& read) {
   return !read.gguf() || read.integer("expert_count", "").value_or(0) != 0 || read.file().find("blk.0.ffn_gate_inp.weight");
 }

@@ -1,8 +1,8 @@
-// ModernBERT (Warner et al. 2024): gte-modernbert, modernbert-embed, granite-embedding r2. Norms are before each branch; the first
-// attention has no norm of its own, because the embedding norm precedes it. Feed-forward networks are gated. Rope has one base in layers
-// without a window and another in layers with a window. The window reaches half of local_attention to each side. ModernBERT decoder (Ettin,
-// Weller et al. 2025): the same layers with separate tensors for q, k and v and causal attention, where the window is half of
-// local_attention. A dense layer, an activation and a norm come before the head.
+// ModernBERT (Warner et al. 2024), for example gte-modernbert, modernbert-embed and granite-embedding r2. Norms precede each branch, but
+// the first attention has no norm of its own, because the embedding norm precedes it. Feed-forward networks are gated. Rope has one base in
+// layers without a window and another in layers with a window. The window reaches half of local_attention to each side. ModernBERT decoder
+// (Ettin, Weller et al. 2025) has the same layers with separate tensors for q, k and v and with causal attention; its window is half of
+// local_attention. A dense layer, an activation and a norm precede its head.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -33,7 +33,7 @@ constexpr TensorName kNames[] = {
     {mlm_decoder, "", "decoder"},
 };
 constexpr std::string_view kGguf[] = {"modern-bert"}, kTypes[] = {"modernbert"}, kPrefixes[] = {"", "model."};
-// Keys of config.json before transformers 5. rope_local_base_freq is Gemma 3's name for what ModernBERT calls local_rope_theta.
+// Keys that config.json had before transformers 5. Gemma 3's key rope_local_base_freq is called local_rope_theta here.
 constexpr KeyName kKeys[] = {
     {"layer_norm_eps", "norm_eps"},
     {"sliding_window", "local_attention"},
@@ -51,7 +51,7 @@ ClassifierHead read_dense(const Reader& read) {
   return head;
 }
 
-// Reads the classifier of ModernBertForSequenceClassification, which takes the first row or the mean of all rows.
+// Reads the classifier of ModernBertForSequenceClassification, whose input is the first row or the mean of all rows.
 ClassifierHead read_head(const Reader& read) {
   ClassifierHead head = read_dense(read);
   const std::string pooling = read.string("", "classifier_pooling").value_or("cls");
@@ -85,7 +85,7 @@ void configure(const Reader& read, Config& c) {
   }
   if (const auto every = read.integer("", "global_attn_every_n_layers")) read.gguf_says("attention.sliding_window_pattern", *every);
   if (const auto name = read.string("", "hidden_activation")) read.gguf_says("hidden_activation", *name);
-  const auto said = read.string("hidden_activation", "");  // GGUF only; read_sizes() has read config.json's activation
+  const auto said = read.string("hidden_activation", "");  // only from GGUF files; read_sizes() has read that of config.json
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;
     if (c.gguf && said) layer.feed_forward().activation = activation_named(read, read.key("hidden_activation", ""), *said);
@@ -97,7 +97,7 @@ constexpr TensorName kDecoderNames[] = {
     {q, "", "layers.{}.attn.q_proj"},
     {k, "", "layers.{}.attn.k_proj"},
     {v, "", "layers.{}.attn.v_proj"},
-    // The first name of a role is that of a file with a head, the second that of a file with a classifier.
+    // The first name of a role is the name in a file with a head for logits. The second name is that in a file with a classifier.
     {head_dense, "", "lm_head.dense"},
     {head_dense, "", "head.dense"},
     {head_norm, "", "lm_head.norm"},

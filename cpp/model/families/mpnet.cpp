@@ -1,5 +1,5 @@
-// MPNet (Song et al. 2020): RoBERTa's positions, no token types, and T5's learned bias on scores by the distance between query and key. All
-// layers share the bias.
+// MPNet (Song et al. 2020) has RoBERTa's positions, no token types, and T5's learned bias on scores, which depends on the distance between
+// query and key. All layers share this bias.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -29,7 +29,7 @@ void configure(const Reader& read, Config& c) {
   c.has_head = c.final_norm = false;
   c.learned_positions = c.embedding_norm = c.norm_bias = true;
   c.classifier.dense = DenseBefore::texts;
-  c.position_offset = 2;  // as in transformers, whatever pad_token_id is
+  c.position_offset = 2;  // transformers has this number whatever pad_token_id is
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   make_bert_layers(c);
   add_mlm_head(c);

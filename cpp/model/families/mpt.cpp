@@ -1,4 +1,4 @@
-// MPT (MosaicML 2023): ALiBi, LayerNorm without biases, one tensor for q, k and v.
+// MPT (MosaicML 2023) has ALiBi, LayerNorm without biases, and one tensor for q, k and v.
 #include "model/families/names.h"
 #include "model/positions.h"
 #include "model/settings.h"
@@ -30,8 +30,8 @@ constexpr TensorName kNames[] = {
     {head, "output", "lm_head"},
 };
 
-// Throws for options that MPT's own code has and transformers does not have (it ignores most of them), and for options that no published
-// model uses.
+// Throws for options of MPT's own code that transformers does not have (transformers ignores most of them). Also throws for options that no
+// published model uses.
 void refuse_other_kinds(const Reader& read, const Config& c) {
   if (c.gguf) {
     if (read.number("attention.clamp_kqv", "").value_or(0) > 0) read.unsupported("clamp_kqv (clamped queries, keys and values) is not run");
@@ -40,7 +40,7 @@ void refuse_other_kinds(const Reader& read, const Config& c) {
     if (read.file().find("blk.0.ffn.act.scales")) read.unsupported("scales of the activation (AWQ) are not run");
     return;
   }
-  read.object(read.key("", "attn_config"));  // throws if it exists and is not an object
+  read.object(read.key("", "attn_config"));  // throws if this key exists and is not an object
   if (read.number("", "attn_config.clip_qkv").value_or(0) != 0)
     read.unsupported("attn_config.clip_qkv (clamped queries, keys and values) is not run");
   for (const char* key : {"attn_config.qk_ln", "attn_config.prefix_lm"}) {
@@ -52,14 +52,14 @@ void refuse_other_kinds(const Reader& read, const Config& c) {
     read.unsupported("attn_config.attn_type \"", type, "\" is not run");
   if (const std::string norm = read.string("", "norm_type").value_or("layernorm"); norm.find("layernorm") == std::string::npos)
     read.unsupported("norm_type \"", norm, "\" is not run");
-  const files::Value* scale = read.file().value(read.key("", "logit_scale"));  // a number or a text
+  const files::Value* scale = read.file().value(read.key("", "logit_scale"));  // its value may be a number or a text
   if (scale && !std::holds_alternative<std::monostate>(*scale)) read.unsupported("logit_scale is not run");
 }
 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
-  // The feed-forward network is always four times as wide as hidden_size. transformers has a key expansion_ratio in its configuration class
-  // but never reads it.
+  // The feed-forward network is always four times as wide as hidden_size. The configuration class of transformers has a key
+  // expansion_ratio, but transformers never uses it.
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
   refuse_other_kinds(read, c);
   c.alibi_slopes =

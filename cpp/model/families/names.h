@@ -1,4 +1,4 @@
-// Tensor names that several families share. GGUF names are those of gguf-py's tensor_mapping.py. safetensors names are the module names of
+// Tensor names that several families share. GGUF names are from tensor_mapping.py of gguf-py. safetensors names are the module names in
 // transformers.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace pumice::model::names {
 
 using enum Role;
 
-// Returns all lists as one.
+// Concatenates lists of names.
 template <std::size_t... kSizes>
 constexpr std::array<TensorName, (kSizes + ...)> joined(const TensorName (&... lists)[kSizes]) {
   std::array<TensorName, (kSizes + ...)> all{};
@@ -75,13 +75,13 @@ inline constexpr TensorName kLatent[] = {
     {latent_k_rope, "blk.{}.attn_kv_a_mqa", "layers.{}.self_attn.kv_a_proj_with_mqa", Fused::latent_down},
     {latent_down, "blk.{}.attn_kv_a_mqa", "layers.{}.self_attn.kv_a_proj_with_mqa", Fused::latent_down},
     {latent_norm, "blk.{}.attn_kv_a_norm", "layers.{}.self_attn.kv_a_layernorm"},
-    {latent_key, "blk.{}.attn_k_b", ""},  // transposed by llama.cpp's converter
+    {latent_key, "blk.{}.attn_k_b", ""},  // llama.cpp's converter stores this matrix transposed
     {latent_value, "blk.{}.attn_v_b", ""},
     {latent_key, "", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
     {latent_value, "", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
     {latent_out, "blk.{}.attn_output", "layers.{}.self_attn.o_proj"},
 };
-// Names of mixtures of experts in Qwen and families like it.
+// Names of the tensors of mixtures of experts in Qwen and families like it.
 inline constexpr TensorName kExperts[] = {
     {router, "blk.{}.ffn_gate_inp", "layers.{}.mlp.gate"},
     {expert_gate, "blk.{}.ffn_gate_exps", "layers.{}.mlp.experts.{expert}.gate_proj"},
@@ -96,7 +96,8 @@ inline constexpr TensorName kExperts[] = {
     {shared_opening, "blk.{}.ffn_gate_inp_shexp", "layers.{}.mlp.shared_expert_gate"},
 };
 
-// Names in DeepSeek V3 and families like it, before those of kExperts: a bias of the choice, and shared experts as one network.
+// Names that DeepSeek V3 and families like it have in addition to kExperts: a bias for the choice of experts, and shared experts as one
+// network. In kExpertsAndShared they come first.
 inline constexpr TensorName kSharedExperts[] = {
     {router_choice_bias, "blk.{}.exp_probs_b.bias", "layers.{}.mlp.gate.e_score_correction_bias", Fused::no, false, Bare::both},
     {shared_gate, "blk.{}.ffn_gate_shexp", "layers.{}.mlp.shared_experts.gate_proj"},
@@ -125,7 +126,8 @@ inline constexpr TensorName kRobertaHead[] = {
     {classifier, "cls.output", "classifier.out_proj"},
 };
 
-// Names of the MLM heads of BERT and of RoBERTa. The bias of the decoder is beside its matrix or, in older files, in the module above it.
+// Names of the MLM heads of BERT and of RoBERTa. The bias of the decoder is in the same module as the decoder's matrix or, in older files,
+// in the module that contains it.
 inline constexpr TensorName kBertMlm[] = {
     {mlm_dense, "", "cls.predictions.transform.dense"},
     {mlm_norm, "", "cls.predictions.transform.LayerNorm"},

@@ -1,5 +1,5 @@
-// Nanbeige 4.2 3B (Nanbeige Lab 2026): a Llama whose rows pass through all layers num_loops times. Each pass has its own keys and values.
-// Between two passes the rows are normalised with the weights of the final norm, unless skip_loop_final_norm is set.
+// Nanbeige 4.2 3B (Nanbeige Lab 2026) is a Llama whose rows pass through all layers num_loops times. Each pass has its own keys and values.
+// Between two passes the rows are normalised with the weights of the final norm, unless skip_loop_final_norm is true.
 #include "core/checked.h"
 #include "model/families/names.h"
 #include "model/rope.h"

@@ -1,5 +1,5 @@
-// Nemotron 3 and 4, Minitron (Parmar et al. 2024): LayerNorm, for whose weights w safetensors files store w - 1; squared relu without a
-// gate; rope on a part of each head.
+// Nemotron 3 and 4 and Minitron (Parmar et al. 2024) have LayerNorm, squared relu without a gate, and a rope that rotates a part of each
+// head. Safetensors files store w - 1 for a norm's weight w.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

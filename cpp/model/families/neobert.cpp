@@ -1,5 +1,5 @@
-// NeoBERT (Le Breton et al. 2025): RMS norms before each branch, no biases, gated feed-forward networks, attention in both directions, and
-// rope on pairs of neighbouring columns.
+// NeoBERT (Le Breton et al. 2025) has RMS norms before each branch, no biases, gated feed-forward networks, bidirectional attention, and a
+// rope that rotates pairs of neighbouring columns.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -27,7 +27,7 @@ constexpr TensorName kNames[] = {
     {classifier, "cls.output", "classifier"},
 };
 
-// Refuses settings of the training code that the released models do not use.
+// Throws for settings of the training code that the released models do not use.
 void refuse_variants(const Reader& read) {
   for (const char* key : {"rope", "rms_norm"}) {
     if (!read.flag("", key, true)) read.unsupported(key, " false is not run");
@@ -45,7 +45,7 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;
     std::int32_t& width = layer.feed_forward().width;
-    // The width is 2/3 of intermediate_size, rounded up to a multiple of 8. GGUF files have the 2/3, without the rounding.
+    // The width is 2/3 of intermediate_size, rounded up to a multiple of 8. GGUF files have 2/3 of intermediate_size without this rounding.
     if (!c.gguf)
       width = static_cast<std::int32_t>(read.in_range(std::int64_t{2} * width / 3, 1, kMaxWidth * 4, "2/3 of intermediate_size"));
     read.gguf_says("feed_forward_length", std::int64_t{width});

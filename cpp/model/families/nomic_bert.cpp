@@ -1,6 +1,6 @@
-// nomic-bert (Nussbaum et al. 2024): nomic-embed-text v1 and v1.5, arctic-embed-m-long, CodeRankEmbed. BERT with rope, a gated feed-forward
-// network, and no biases in matrix products. nomic-embed-text v2 (Nussbaum and Duderstadt 2025): networks without a gate, biases, and
-// experts in every second layer.
+// nomic-bert (Nussbaum et al. 2024) is BERT with rope, a gated feed-forward network, and no biases in matrix products. Models of this kind
+// are nomic-embed-text v1 and v1.5, arctic-embed-m-long and CodeRankEmbed. nomic-embed-text v2 (Nussbaum and Duderstadt 2025) has networks
+// without a gate, biases, and experts in every second layer.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -29,8 +29,8 @@ constexpr TensorName kNames[] = {
     {classifier, "cls.output", "classifier"},
 };
 constexpr std::string_view kGguf[] = {"nomic-bert"}, kTypes[] = {"nomic_bert"}, kPrefixes[] = {"", "nomic_bert.", "bert."};
-// Keys of the config.json files on the Hugging Face hub, which belong to Python code beside the weights. Files that transformers itself
-// writes have its usual keys.
+// Keys of the config.json files on the Hugging Face hub. These files are for Python code that is stored beside the weights. Files that
+// transformers itself writes have the usual keys.
 constexpr KeyName kKeys[] = {
     {"hidden_size", "n_embd"},
     {"num_attention_heads", "n_head"},
@@ -44,7 +44,7 @@ constexpr KeyName kKeys[] = {
 
 bool has_experts(const Reader& read) { return read.gguf() || read.integer("", "moe_every_n_layers").value_or(0) > 0; }
 
-// Refuses what is not run. `activation` is the only activation_function that is.
+// Throws for settings that pumice does not run. `activation` is the only activation_function that it runs.
 void refuse_what_is_not_run(const Reader& read, std::string_view activation) {
   for (const char* key : {"causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"}) {
     if (read.flag("", key, false)) read.unsupported(key, " is true: not run for nomic-bert");
@@ -54,7 +54,7 @@ void refuse_what_is_not_run(const Reader& read, std::string_view activation) {
     read.unsupported("activation_function \"", *kind, "\" is not run for nomic-bert; \"", activation, "\" is");
 }
 
-// Reads what models with and without experts have in common.
+// Reads the settings that models with and without experts have in common.
 void read_encoder(const Reader& read, Config& c, const SizeDefaults& sizes, double theta) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
@@ -92,9 +92,8 @@ void configure(const Reader& read, Config& c) {
   add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 
-// ---------------------------------------------------------------- v2, with experts
-// w1 has the rows of all experts' first matrices, and w2 those of their second matrices, transposed. The converter to GGUF leaves out the
-// bias of the experts' sum, and llama.cpp has no such bias.
+// w1 has the rows of all experts' first matrices, and w2 has those of all experts' second matrices, transposed. llama.cpp has no bias of
+// the experts' sum, and its converter leaves this bias out.
 constexpr TensorName kMoeOwnNames[] = {
     {up, "blk.{}.ffn_up", "encoder.layers.{}.mlp.fc1"},
     {router, "blk.{}.ffn_gate_inp", "encoder.layers.{}.mlp.router.layer"},
@@ -104,7 +103,7 @@ constexpr TensorName kMoeOwnNames[] = {
 };
 constexpr std::string_view kMoeGguf[] = {"nomic-bert-moe"}, kFolded[] = {"Mixture::combine"};
 
-// Refuses settings of the training code that the released model does not use.
+// Throws for settings of the training code that the released model does not use.
 void refuse_other_experts(const Reader& read) {
   if (read.flag("", "moe_normalize_expert_weights", false))
     read.unsupported("moe_normalize_expert_weights is true: not run for nomic-bert");

@@ -1,7 +1,7 @@
-// OLMo 1 (Groeneveld et al. 2024): LayerNorm without weights. OLMo 2 (OLMo Team 2024): norms only on the outputs of the branches; q is
-// normalised over all heads as one vector, and so is k. OLMo 3 (2025): three of four layers have a window, and only the other layers have
-// YaRN. OLMo Hybrid (2026): three of four layers have a gated delta rule and norms on the inputs of the branches; the others are OLMo 2's
-// layers, without rope in the published models.
+// OLMo 1 (Groeneveld et al. 2024) has LayerNorm without weights. OLMo 2 (OLMo Team 2024) has norms only on the outputs of the branches; q
+// is normalised over all heads as one vector, and so is k. In OLMo 3 (2025), three of four layers have a window, and only the other layers
+// have YaRN. In OLMo Hybrid (2026), three of four layers have a gated delta rule and norms on the inputs of the branches; the others are
+// OLMo 2's layers, without rope in the published models.
 #include <algorithm>
 #include <array>
 
@@ -41,7 +41,7 @@ void read_second(const Reader& read, Config& c) {
   }
 }
 
-// For OLMo 3. Its GGUF files say "olmo2" and are recognized by their window.
+// For OLMo 3. Its GGUF files have the architecture name "olmo2" and are recognized by their window.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_windows(read, c, {.window = 4096, .full_every = 4, .gguf = GgufWindows::by_layer});
@@ -64,7 +64,7 @@ constexpr TensorName kNamesHybrid[] = {
     {attn_norm, "", "layers.{}.attention_layer_norm"},
     {attn_norm, "", "layers.{}.input_layernorm"},
     {attn_branch_norm, "", "layers.{}.post_attention_layernorm"},
-    {attn_branch_norm, "", "layers.{}.feedforward_layer_norm"},  // what save_pretrained() of transformers 5.24 makes of the name above
+    {attn_branch_norm, "", "layers.{}.feedforward_layer_norm"},  // save_pretrained() of transformers 5.24 gives the tensor above this name
     {ffn_norm, "", "layers.{}.feedforward_layer_norm"},
     {ffn_norm, "", "layers.{}.post_attention_layernorm"},
     {ffn_branch_norm, "", "layers.{}.post_feedforward_layernorm"},
@@ -84,7 +84,7 @@ constexpr TensorName kNamesHybrid[] = {
 };
 constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"full_attention", "full_attention"}};
 
-// Returns the gated delta rule of the layers without attention. Its norm has an eps of its own.
+// Returns the mixer of the layers without attention, a gated delta rule. Its norm has an eps of its own.
 Recurrent read_hybrid_delta(const Reader& read, const Config& c) {
   const std::int32_t heads = c.layers.front().attention().heads;
   const std::int32_t key_heads = read.size("", "linear_num_key_heads", kMaxHeads, heads);
@@ -96,7 +96,8 @@ Recurrent read_hybrid_delta(const Reader& read, const Config& c) {
   return delta;
 }
 
-// Returns whether config.json says null for the base of the rope, which means that no layer has a rope. Without any base it is 10000.
+// Returns true if config.json has null as the base of the rope, which means that no layer has rope. If there is no key for the base, it is
+// 10000.
 bool no_rope(const Reader& read) {
   return std::ranges::any_of(std::array{"rope_theta", "rope_parameters.rope_theta"}, [&](const char* key) {
     const files::Value* base = read.file().value(read.key("", key));

@@ -1,4 +1,5 @@
-// OLMoE (Muennighoff et al. 2024): q and k are normalised over all heads as one vector. FlexOlmo (Shi et al. 2025): an OLMo 2 with experts.
+// OLMoE (Muennighoff et al. 2024) normalises q over all heads as one vector, and k, too. FlexOlmo (Shi et al. 2025) is an OLMo 2 with
+// experts.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"

@@ -1,5 +1,6 @@
-// Phi 1, 1.5 and 2 (Li et al. 2023): LayerNorm; attention and feed-forward network in parallel, after one shared norm; biases everywhere,
-// the head included. Phi 3, 3.5, 4 and 4-mini (Abdin et al. 2024): a Llama with fused tensors, windows and longrope.
+// Phi 1, 1.5 and 2 (Li et al. 2023) have LayerNorm and biases in all matrix products, also in the head. Attention and feed-forward network
+// run in parallel, after one shared norm. Phi 3, 3.5, 4 and 4-mini (Abdin et al. 2024) are a Llama with fused tensors, windows and
+// longrope.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -40,12 +41,12 @@ constexpr TensorName kNames3[] = {
     {up, "blk.{}.ffn_up", "layers.{}.mlp.gate_up_proj", Fused::gate_up},
 };
 
-// Phi-3-mini-4k has a window of 2,047, which is used as in transformers (llama.cpp switched it off: ggml-org/llama.cpp#13676).
+// Phi-3-mini-4k has a window of 2,047, which pumice uses as transformers does (llama.cpp switched it off: ggml-org/llama.cpp#13676).
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5});
   read_windows(read, c, {.gguf = GgufWindows::size});
   read_ropes(read, c, {.partial = 1, .gguf_longrope = true});
-  read.gguf_lacks({"rope.scaling.type"});  // the tensors of longrope show it
+  read.gguf_lacks({"rope.scaling.type"});  // GGUF files have the tensors of longrope instead
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Qwen 3.5 and 3.6, dense, and the text half of their multimodal models (Qwen Team 2026): three of four layers have a gated delta rule
-// (Yang, Kautz and Hatamizadeh 2024). The others have attention whose output is multiplied by a gate, with a rope that rotates a quarter of
-// each head; its sections rotate texts as plain rope does. Qwen 3.5 and 3.6 MoE have a mixture of experts in each layer, with a shared
-// expert that a sigmoid opens. Qwen3-Next (2025) came before them: the same layers, with other names and another order of rows.
+// Qwen 3.5 and 3.6, dense, and the language models of their multimodal models (Qwen Team 2026). Three of four layers have a gated delta
+// rule (Yang, Kautz and Hatamizadeh 2024). The others have attention whose output is multiplied by a gate, and a rope that rotates a
+// quarter of each head; for tokens of text, its sections rotate as plain rope does. Qwen 3.5 and 3.6 MoE have a mixture of experts in each
+// layer, with a shared expert whose hidden values a sigmoid multiplies. Qwen3-Next (2025), an earlier model, has the same layers with other
+// tensor names and another order of rows.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -41,7 +42,8 @@ constexpr TensorName kProducts[] = {
     {scan_step, "blk.{}.ssm_alpha", "layers.{}.linear_attn.in_proj_a"},
     {scan_beta, "blk.{}.ssm_beta", "layers.{}.linear_attn.in_proj_b"},
 };
-// Converters to GGUF split the product of q, k, v and the gate. The first ones wrote it as ssm_in, with the rows of the folder.
+// Converters to GGUF split the tensor that has q, k, v and the gate. Early converters wrote the whole tensor as ssm_in, with the rows in
+// the folder's order.
 constexpr TensorName kProductsNext[] = {
     {scan_q, "blk.{}.attn_qkv", "", Fused::scan_qkv},
     {scan_k, "blk.{}.attn_qkv", "", Fused::scan_qkv},
@@ -59,7 +61,7 @@ constexpr auto kNamesMoe = names::joined(kCommonNames, kProducts, names::kExpert
 constexpr auto kNamesNext = names::joined(kCommonNames, kProductsNext, names::kExperts);
 constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"full_attention", "full_attention"}};
 
-// Returns for each layer whether it is recurrent. A file has a list, or says that every n-th layer has attention.
+// Returns one flag per layer: true if the layer is recurrent. A file has a list of types, or a number n if every n-th layer has attention.
 std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
   read.gguf_says("full_attention_interval", read.integer("", "full_attention_interval").value_or(4));
   std::vector<bool> recurrent;
@@ -78,9 +80,9 @@ std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
   return recurrent;
 }
 
-// Reads all that the families of this file share. The networks of the layers are dense.
+// Reads the settings that the families of this source file share. The networks of all layers are dense afterwards.
 void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
-  c.norm_offset = !c.gguf;  // converters to GGUF add the 1
+  c.norm_offset = !c.gguf;  // converters to GGUF add the 1 to the weights
   read_sizes(read, c, defaults);
   Recurrent delta = read_delta(read, c, {.heads = 32, .key_heads = 16, .key_dim = 128, .value_dim = 128});
   delta.activation = c.layers.front().feed_forward().activation;
@@ -98,7 +100,7 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
   if (const std::int64_t draft = read.integer("", "mtp_num_hidden_layers").value_or(0); draft != 0) say_draft_layers(read, c, draft);
   read_attention_bias(read, c);
   for (Layer& layer : c.layers)
-    if (Attention* a = layer.if_attention()) a->gate->bias = a->qkv_bias;  // the rows of q_proj are those of q and of the gate
+    if (Attention* a = layer.if_attention()) a->gate->bias = a->qkv_bias;  // q_proj has the rows of q and of the gate
 }
 
 void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults) {
@@ -116,7 +118,7 @@ void configure(const Reader& read, Config& c) {
 }
 
 void configure_moe(const Reader& read, Config& c) {
-  // No layer has a dense network, and files need not say how wide one would be.
+  // No layer has a dense network, so files need not have a width for it. `ffn_factor` is a default that is not used.
   read_layers_3_5(read, c, {.heads = 16, .kv_heads = 2, .head_dim = 256, .ffn_factor = 1, .n_ctx = 32768});
   Mixture mixture = read_mixture(read, c, {.experts = 256, .chosen = 8, .width = 512});
   mixture.shared = read_opened_expert(read, mixture, 512);

@@ -1,5 +1,5 @@
-// Qwen 1.5 MoE and Qwen 2 57B-A14B (Yang et al. 2024): a shared expert beside the others, opened by a sigmoid. Qwen 3 30B-A3B, 235B-A22B
-// and Coder (Yang et al. 2025): no shared expert, and attention as in Qwen 3.
+// Qwen 1.5 MoE and Qwen 2 57B-A14B (Yang et al. 2024) have a shared expert, whose hidden values are multiplied by a sigmoid
+// (SharedExpert::opened). Qwen 3 30B-A3B, 235B-A22B and Coder (Yang et al. 2025) have no shared expert, and attention as in Qwen 3.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kGguf2[] = {"qwen2moe"}, kTypes2[] = {"qwen2_moe"};
 constexpr std::string_view kGguf3[] = {"qwen3moe"}, kTypes3[] = {"qwen3_moe"};
 
-// Without layer_types, config.json means a window in every other layer before layer max_window_layers, as in Qwen2MoeConfig. (In Qwen 2
+// If config.json has no layer_types, every other layer before layer max_window_layers has a window, as in Qwen2MoeConfig. (In Qwen 2
 // without experts, layers from max_window_layers on have windows.) GGUF files have no windows.
 void read_other_windows(const Reader& read, Config& c) {
   read_windows(read, c, {.window = 4096, .full_every = c.gguf ? 0 : 2, .used = false});

@@ -1,4 +1,4 @@
-// RoBERTa-PreLayerNorm (efficient_mlm, Wettig et al. 2022): RoBERTa with norms before the branches and not after them.
+// RoBERTa-PreLayerNorm (efficient_mlm, Wettig et al. 2022) is RoBERTa with norms before the branches and not after them.
 #include "model/families/names.h"
 #include "model/settings.h"
 

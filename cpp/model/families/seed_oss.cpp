@@ -1,4 +1,5 @@
-// Seed-OSS (ByteDance 2025): a Llama with biases on q, k and v and a head_dim that does not follow from hidden_size.
+// Seed-OSS (ByteDance 2025) is a Llama with biases on q, k and v, and with a head_dim that is not hidden_size divided by the number of
+// heads.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

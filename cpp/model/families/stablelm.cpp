@@ -1,5 +1,5 @@
-// StableLM 3B and 2 (Bellagente et al. 2024), Zephyr 3B: a Llama with LayerNorm and rope on a part of each head. An option runs attention
-// and feed-forward network in parallel, after one shared norm.
+// StableLM 3B and 2 (Bellagente et al. 2024) and Zephyr 3B are a Llama with LayerNorm and a rope that rotates a part of each head. An
+// option runs attention and feed-forward network in parallel, after one shared norm.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -14,15 +14,16 @@ void configure(const Reader& read, Config& c) {
   c.norm_bias = true;
   read_sizes(read, c, {.kv_heads = 32, .n_ctx = 4096, .eps = 1e-5});
   read_ropes(read, c, {.partial = 0.25});
-  // StableLM 2 12B has a LayerNorm on queries and keys, with different weights for each head.
+  // StableLM 2 12B has a LayerNorm on queries and keys, with different weights for each head. pumice does not run such norms.
   const bool norms = c.gguf ? read.file().find("blk.0.attn_q_norm.weight") != nullptr : read.flag("", "qk_layernorm", false);
   if (norms) read.unsupported("qk_layernorm (a norm for each head of queries and keys, with weights of its own) is not run");
-  // The key in GGUF files is not reliable: if config.json lacks the key, which means false, the converter writes "true". So the code looks,
-  // like llama.cpp, for the norm that parallel layers do not have.
+  // The key in GGUF files is not reliable, because the converter writes "true" if config.json lacks the key, although a missing key means
+  // false. So the code looks, as llama.cpp does, for the norm that parallel layers do not have.
   const auto without_norm = [&](std::size_t layer) { return !read.file().find(str("blk.", layer, ".ffn_norm.weight")); };
   bool parallel = read.flag("", "use_parallel_residual", false);
   if (c.gguf) {
-    // Layers are parallel only if all of them lack the norm. If some have it, the others must have it, too, and the file is incomplete.
+    // Layers are parallel only if all layers lack the norm. If some layers have it, the norms of the others are missing, and the file is
+    // incomplete.
     parallel = true;
     for (std::size_t layer = 0; layer < c.layers.size(); ++layer) parallel = parallel && without_norm(layer);
   }

@@ -1,4 +1,4 @@
-// StarCoder 2 (Lozhkov et al. 2024): LayerNorm, biases everywhere, a feed-forward network without a gate.
+// StarCoder 2 (Lozhkov et al. 2024) has LayerNorm, biases in all matrix products, and a feed-forward network without a gate.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

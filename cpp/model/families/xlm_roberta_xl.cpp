@@ -1,4 +1,4 @@
-// XLM-R XL and XXL (Goyal et al. 2021): XLM-R with norms before the branches and not after them, and without a norm of the embeddings.
+// XLM-R XL and XXL (Goyal et al. 2021) are XLM-R with norms before the branches and not after them, and without a norm of the embeddings.
 #include "model/families/names.h"
 #include "model/settings.h"
 

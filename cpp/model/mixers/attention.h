@@ -1,4 +1,5 @@
-// Writes the operations of attention: projections to queries, keys and values, their norms and rope, and the attention itself.
+// Writes the operations of attention: the projections to queries, keys and values, the norms and the rope of queries and keys, and
+// attention itself.
 #pragma once
 
 #include "model/mixers/shared_kv.h"
@@ -7,18 +8,19 @@ namespace pumice::model {
 
 class AttentionMixer {
  public:
-  // Allocates slots as wide as the widest layer needs; narrower layers use their first columns.
+  // Allocates slots as wide as the widest layer needs. Narrower layers use the first columns of these slots.
   AttentionMixer(Writer& writer, SharedKv& kv);
 
-  // `in` is the layer's input after its norm. Returns the outputs of all heads and the role of the matrix that projects them back to
-  // hidden_size.
+  // `in` is the layer's input after the mixer's norm. Returns the outputs of all heads, and the role of the matrix that projects them back
+  // to hidden_size.
   BranchEnd write(std::size_t layer, const Attention& attention, const View& in);
-  // Writes only what later rows attend to: computes keys and values and stores them in a cache. The layer must have both of its own.
+  // Writes only the operations that compute keys and values and store them in a cache. The layer must have matrices for keys and for
+  // values.
   void store(std::size_t layer, const Attention& attention, const View& in);
 
  private:
   struct Heads {
-    View q, gate, k, v;  // neighbouring columns of one slot; the gate only with Attention::gate
+    View q, gate, k, v;  // neighbouring columns of one slot; `gate` is empty without Attention::gate
   };
   Heads heads_of(const Attention& a) const;
   void project(std::size_t layer, const Attention& a, const View& in, const Heads& heads);

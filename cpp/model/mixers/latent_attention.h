@@ -1,7 +1,7 @@
-// Writes the operations of multi-head latent attention (LatentAttention). The matrices that expand a latent vector to keys and values are
-// absorbed: the one of keys multiplies the queries, and the one of values multiplies what attention gives. So all heads share one head of
-// keys, [turned columns, latent], and its values are the latent columns. Prompts and single tokens run the same operations, so they have
-// the same bits.
+// Writes the operations of multi-head latent attention (LatentAttention). The matrices that expand latent vectors to keys and values are
+// absorbed: queries are multiplied by the matrix for keys, and the output of attention is multiplied by the matrix for values. So all heads
+// share a single kv head. Its key has the columns [rotated columns, latent vector], and its value is the latent vector. Prompts and single
+// tokens run the same operations, so their results have the same bits.
 #pragma once
 
 #include "model/mixers/shared_kv.h"
@@ -10,11 +10,11 @@ namespace pumice::model {
 
 class LatentAttentionMixer {
  public:
-  // Allocates slots as wide as the widest layer needs.
+  // Allocates slots as wide as the widest layer needs. Narrower layers use the first columns of these slots.
   LatentAttentionMixer(Writer& writer, SharedKv& kv);
 
-  // `in` is the layer's input after its norm. Returns the outputs of all heads and the role of the matrix that projects them back to
-  // hidden_size.
+  // `in` is the layer's input after the mixer's norm. Returns the outputs of all heads, and the role of the matrix that projects them back
+  // to hidden_size.
   BranchEnd write(std::size_t layer, const LatentAttention& latent, const View& in);
 
  private:

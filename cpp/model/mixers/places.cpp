@@ -12,7 +12,7 @@
 namespace pumice::model {
 namespace {
 
-// Returns the table row for a distance, as make_log_bucket_position() of transformers computes it, in float32. `before` is the query's
+// Returns the table row for a distance. Computes it in float32 as make_log_bucket_position() of transformers does. `before` is the query's
 // position minus the key's.
 std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
   std::int32_t bucket = before;
@@ -25,7 +25,7 @@ std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
   return std::clamp(places.span + bucket, 0, 2 * places.span - 1);
 }
 
-// Applies LayerNorm to each row, in double.
+// Applies LayerNorm to each row, in double precision.
 void normalize_rows(std::vector<float>& rows, const std::vector<float>& weight, const std::vector<float>& bias, float eps) {
   const std::size_t width = weight.size();
   for (std::size_t row = 0; row < rows.size(); row += width) {
@@ -38,11 +38,11 @@ void normalize_rows(std::vector<float>& rows, const std::vector<float>& weight, 
   }
 }
 
-// Computes rows of the table of one head: the position embeddings times the head's part of a projection.
+// Computes rows of one head's table. They are the position embeddings times the head's part of a projection.
 struct HeadOfPlaces {
   std::shared_ptr<const std::vector<float>> places;
   Matrix projection;
-  std::vector<float> bias;  // of the head
+  std::vector<float> bias;  // the head's part of the projection's bias
   std::int32_t head = 0;
 
   void operator()(std::int64_t first, std::int64_t count, std::uint8_t* out) const {
@@ -76,7 +76,7 @@ struct HeadOfPlaces {
 }  // namespace
 
 std::int32_t place_reach(const RelativePlaces& places) {
-  constexpr std::int32_t kMost = 1 << 20;  // the largest Attend::reach; no text is longer
+  constexpr std::int32_t kMost = 1 << 20;  // the greatest value that Attend::reach may have; no text is longer
   std::int32_t reach = 1;
   while (reach < kMost && (place_of(places, reach) != 2 * places.span - 1 || place_of(places, -reach) != 0)) ++reach;
   return reach;

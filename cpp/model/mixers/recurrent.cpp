@@ -37,7 +37,7 @@ BranchEnd RecurrentMixer::write(std::size_t layer, const Recurrent& r, const Vie
   return {out, Role::scan_out, r.multipliers ? r.multipliers->out : 1};
 }
 
-// Computes all parts of the product. Neighbouring parts with the same factor are one operation.
+// Computes all projections of `in`. Neighbouring projections with the same factor become one operation.
 void RecurrentMixer::project(std::size_t layer, const Recurrent& r, const View& in) {
   const float all = r.multipliers ? r.multipliers->in : 1;
   const ScanFactors by = r.factors ? *r.factors : ScanFactors{};
@@ -75,7 +75,8 @@ void RecurrentMixer::convolve(std::size_t layer, const Recurrent& r, const View&
               .activation = r.activation,
               .state = states_.add(r.conv_state())});
   if (r.rule != ScanRule::delta) return;
-  // A head x becomes x / sqrt(sum of squares + 1e-6) (Yang et al. 2024), times what Description::key_norms says.
+  // Each head x of q and k becomes x / sqrt(sum of squares of x + 1e-6) (Yang et al. 2024), and q is also divided by sqrt(key_dim)
+  // (add_key_norms()).
   const View keys = Writer::part(out, out.col, 2 * r.key_width());
   w_.add(Norm{.in = keys,
               .out = keys,
@@ -107,7 +108,7 @@ void RecurrentMixer::scan(std::size_t layer, const Recurrent& r, const View& qkv
               .state = states_.add(r.scan_state())});
 }
 
-// Applies the norm and the gate.
+// Multiplies the output by silu(gate), and normalises it before or after that (ScanNorm::before_gate).
 void RecurrentMixer::close(std::size_t layer, const Recurrent& r, const View& gate, const View& out) {
   const auto norm = [&] {
     w_.add(Norm{.in = out,

@@ -1,5 +1,5 @@
-// Writes the operations of a state space model or linear attention (Recurrent): the product that gives q, k, v, gates and steps, the
-// convolution, the recurrence, its norm and its gate.
+// Writes the operations of a state space model or linear attention (Recurrent): the projections to q, k, v, gates and steps, the
+// convolution, the recurrence, and the norm and the gate of its output.
 #pragma once
 
 #include "model/mixers/states.h"
@@ -8,15 +8,16 @@ namespace pumice::model {
 
 class RecurrentMixer {
  public:
-  // Allocates slots as wide as the widest layer needs; narrower layers use their first columns.
+  // Allocates slots as wide as the widest layer needs. Narrower layers use the first columns of these slots.
   RecurrentMixer(Writer& writer, States& states);
 
-  // `in` is the layer's input after its norm. BranchEnd::product names the matrix that follows.
+  // `in` is the layer's input after the mixer's norm. BranchEnd::product of the result is the role of the output projection, which the
+  // caller must apply.
   BranchEnd write(std::size_t layer, const Recurrent& recurrent, const View& in);
 
  private:
   struct Parts {
-    View qkv, gate, step, beta;  // neighbouring columns of one slot; beta only with the delta rule
+    View qkv, gate, step, beta;  // neighbouring columns of one slot; `beta` is empty except with the delta rule
   };
   void project(std::size_t layer, const Recurrent& r, const View& in);
   void convolve(std::size_t layer, const Recurrent& r, const View& in, const View& out);
@@ -25,7 +26,7 @@ class RecurrentMixer {
 
   Writer& w_;
   States& states_;
-  View parts_, mixed_, scanned_;  // the product, q, k and v after the convolution, and what the recurrence gives
+  View parts_, mixed_, scanned_;  // the projections; q, k and v after the convolution; the output of the recurrence
 };
 
 }  // namespace pumice::model

@@ -15,7 +15,7 @@ std::int32_t SharedKv::width(std::size_t border) const {
   return width;
 }
 
-// Returns the layers before layer `border` whose keys and values layer `border` or a later layer attends to.
+// Returns the layers before layer `border` whose keys and values are needed by layer `border`, by a later layer, or by an assistant.
 std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
   std::vector<std::size_t> layers;
   for (std::size_t layer = border; layer < w_.c.layers.size(); ++layer) {
@@ -27,8 +27,8 @@ std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
   return layers;
 }
 
-// Returns whether a layer in [first, last), other than this layer itself, attends to this layer's keys and values. If `last` is the end of
-// the trunk, also returns true if a side part attends to them.
+// Returns true if another layer in [first, last) needs the keys and values of `layer`. If the range ends with the trunk's last layer, side
+// parts count, too.
 bool SharedKv::read_in(std::size_t layer, std::size_t first, std::size_t last) const {
   for (std::size_t other = first; other < last; ++other) {
     if (other != layer && w_.c.cache_of(other) == layer) return true;

@@ -1,4 +1,4 @@
-// Gives the operations of a program that carry a state their numbers.
+// Adds states to a program, and numbers them. Operations that carry data from row to row (Conv, Scan) need a state.
 #pragma once
 
 #include "model/writer.h"
@@ -7,7 +7,7 @@ namespace pumice::model {
 
 class States {
  public:
-  // If `kept` is false, the program computes whole texts, and operations begin with zeros and keep nothing.
+  // If `kept` is false, the program computes whole texts. Its operations then begin with zeros and store no state.
   States(Writer& writer, bool kept) : w_(writer), kept_(kept) {}
 
   StateId add(const StateShape& shape) {

@@ -1,5 +1,5 @@
-// Writes the operations of a feed-forward network, or of a shared expert, up to and including its activation, with or without a gate.
-// BranchEnd::product names the matrix that follows.
+// Writes the operations of a feed-forward network or of a shared expert, with or without a gate, up to and including the activation.
+// BranchEnd::product of the result is the role of the last matrix, which the caller must apply.
 #pragma once
 
 #include "model/writer.h"
@@ -12,7 +12,7 @@ struct FeedForwardRoles {
 
 class FeedForwardNetwork {
  public:
-  // Allocates a slot as wide as the widest layer needs; narrower layers use its first columns.
+  // Allocates a slot as wide as the widest layer needs. Narrower layers use the first columns of this slot.
   explicit FeedForwardNetwork(Writer& writer);
 
   BranchEnd write(std::size_t layer, const FeedForward& network, const View& in,
@@ -21,7 +21,7 @@ class FeedForwardNetwork {
  private:
   Writer& w_;
   View wide_;
-  View gate_;  // holds the gate's product if an adapter is added to it, or if it is multiplied, before the activation
+  View gate_;  // the gate's product, if an adapter is added to it or a number multiplies it before the activation
 };
 
 }  // namespace pumice::model

@@ -48,7 +48,7 @@ std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x
   return {{.rows = sum_}};
 }
 
-// Chooses the experts of each row of `in`.
+// Writes the operations that choose the experts of each row of `in`.
 void MixtureNetwork::route(std::size_t layer, const Mixture& x, const View& in, float scale) {
   const Router& r = x.router;
   const View logits = Writer::part(logits_, 0, r.experts), route = Writer::part(route_, 0, 2 * r.chosen);
@@ -67,7 +67,8 @@ void MixtureNetwork::route(std::size_t layer, const Mixture& x, const View& in, 
                .scale = r.scale});
 }
 
-// Returns the shared expert's result, if there is one, and that of the experts. `in` and `to_experts` are what they read.
+// Returns the end of the shared expert, if there is one, and then the end of the experts. `in` is the input of the shared expert, and
+// `to_experts` is the input of the experts.
 std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x, const View& in, const View& to_experts) {
   std::vector<BranchEnd> ends;
   const float scale = x.combine == Combine::averaged ? 0.5f : 1.0f;

@@ -1,4 +1,4 @@
-// Writes the operations of a mixture of experts: the router's product, Route, the shared expert, and Experts.
+// Writes the operations of a mixture of experts: the router's logits, Route, the shared expert, and Experts.
 #pragma once
 
 #include <vector>
@@ -10,11 +10,13 @@ namespace pumice::model {
 
 class MixtureNetwork {
  public:
-  // Allocates slots for the layer that needs most; other layers use their first columns. `feed_forward` writes shared experts.
+  // Allocates slots as wide as the widest layer needs. Narrower layers use the first columns of these slots. `feed_forward` writes shared
+  // experts.
   MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward);
 
-  // Returns the ends of the parts, whose sum is the mixture's output. `in` is the layer's input after its norm, and `row` before it. The
-  // last end is Experts, which reads `in`; with Mixture::own_norms, the only end is the whole output.
+  // Returns the ends of the mixture's parts; the sum of their results is the mixture's output. `in` is the layer's input after the
+  // network's norm, and `row` is the input before that norm. The last end has BranchEnd::experts, an operation that reads `in`. With
+  // Mixture::own_norms, the only end is the whole output.
   std::vector<BranchEnd> write(std::size_t layer, const Mixture& mixture, const View& in, const View& row);
 
  private:
@@ -24,7 +26,7 @@ class MixtureNetwork {
   Writer& w_;
   FeedForwardNetwork& feed_forward_;
   View logits_, route_, opening_;
-  View own_, sum_, of_experts_;  // with Mixture::own_norms: a normalised row, the output, and the experts' part of it
+  View own_, sum_, of_experts_;  // with Mixture::own_norms: a normalised row, the output, the experts' output
 };
 
 }  // namespace pumice::model
