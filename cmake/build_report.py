@@ -1,6 +1,6 @@
-"""build_report.py BUILD [CMAKE_ARGUMENTS ...]: makes a clean build of the module in BUILD without ccache, and prints the processor time of
-each library, of the ten slowest files and of the whole build, in seconds. Processor time hardly depends on the number of processors. On
-processors that other programs keep busy, too, it was up to a fifth longer.
+"""build_report.py BUILD [CMAKE_ARGUMENTS ...]: makes a clean build of the module in BUILD without ccache. Prints the processor time, in
+seconds, of each library, of the ten slowest files and of the whole build. Processor time hardly depends on the number of processors. It was
+up to a fifth longer while other programs kept the processors busy.
 
 CMake runs the compiler through this script (CMAKE_CXX_COMPILER_LAUNCHER), which notes the processor time of each file."""
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def used() -> float:
-    """Returns the processor time of all processes that this one waited for."""
+    """Returns the processor time of all ended child processes, in seconds."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return children.ru_utime + children.ru_stime
 
@@ -48,5 +48,6 @@ def report(build: Path, arguments: list[str]) -> None:
 
 if sys.argv[1] == "--compile":
     sys.exit(compile_one(sys.argv[2], sys.argv[3:]))
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # cmake and ninja of the virtual environment
+# so that CMake and Ninja of the virtual environment are found first
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 report(Path(sys.argv[1]), sys.argv[2:])

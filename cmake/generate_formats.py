@@ -64,7 +64,7 @@ def activation_switch(definitions: str) -> str:
     if not names:
         raise SystemExit("generate_formats.py: no PUMICE_ACTIVATION(...) in the list of activations")
     cases = [(name, f"return activate_{name}(x, alphas);") for name in names]
-    # No host sends a number beyond the list. If one ever did, a NaN would make the error visible at once, and an unchanged x would hide it.
+    # The engine never sends a number beyond the list. If it did, a NaN would make the error visible at once; an unchanged x would hide it.
     last = "  return uintBitsToFloat(0x7fc00000u);\n"
     head = "float activate(uint activation, float x, vec2 alphas)"
     return "".join([*constants(names, "activation"), switch(head, cases, last, "activation")])

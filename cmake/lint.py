@@ -1,11 +1,11 @@
 """lint.py CLANG_TIDY BUILD: runs clang-tidy with the checks of .clang-tidy, and fails if there is any warning.
 
-It checks the files that are listed in BUILD/compile_commands.json. Those are the files of the unity build, each of which includes up to
-32 source files, so that clang-tidy reads the headers of these source files only once.
+The script checks the files that are listed in BUILD/compile_commands.json. They are the files of the unity build. Each of them includes up
+to 32 source files, so that clang-tidy parses the headers of these source files only once.
 
-Every build compiles the sources for this machine. So files that all processor families share are checked as if they were compiled for
-another family: a file that takes this machine's for granted (its intrinsics, registers or macros) then fails. Files of one family are
-checked for that family.
+Every build compiles the sources for this machine's processor family. To find files that work only on this family, files that all families
+share are checked as if they were compiled for another family. A file that uses this family's intrinsics, registers or macros then fails. A
+file that only one family compiles is checked for that family.
 """
 
 import json
@@ -34,8 +34,8 @@ family = {
 }
 files = sorted(family, key=lambda file: "Unity" not in file)  # the slow unity files come first
 
-# Debian's pyconfig.h includes that of the processor family. All families of 64-bit Linux have types of the same sizes, so this machine's
-# serves.
+# Debian's pyconfig.h includes the pyconfig.h of the processor family. This machine's file serves for the other family, because all families
+# of 64-bit Linux have types of the same sizes.
 headers = Path(build, "headers").resolve()
 python = Path(sysconfig.get_path("include"))
 settings = Path(str(sysconfig.get_config_var("MULTIARCH")), python.name, "pyconfig.h")

@@ -8,7 +8,7 @@ add_custom_command(
   COMMENT "Copying OpenBLAS under our SONAME"
   VERBATIM)
 
-# Programs in the build folder look for the copy in their own folder, so each of these folders gets a link to it.
+# The programs and the module of the build folder look for the copy in their own folder, so each of these folders gets a link to the copy.
 set(links)
 foreach(folder tests/cpp bench python/bindings)
   set(link ${CMAKE_BINARY_DIR}/${folder}/libpumiceopenblas.so)

@@ -5,7 +5,7 @@
 file(GLOB shaders CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/shaders/*.comp)
 list(TRANSFORM shaders REPLACE "^.*/(.*)\\.comp$" "\\1" OUTPUT_VARIABLE names)
 list(SORT names)
-set(most_spirv 1048576)  # maximum bytes of all SPIR-V in the module
+set(most_spirv 1048576)  # maximum total size, in bytes, of the SPIR-V in the module
 
 if(SKBUILD_STATE STREQUAL "sdist" OR EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)
   set(generated ${PROJECT_SOURCE_DIR}/generated)
