@@ -53,7 +53,7 @@ std::unique_ptr<Calibration> make(const std::shared_ptr<files::ModelFile>& file,
   return made;
 }
 
-// Runs work with the caller's Cancel on this thread, or else so that Ctrl-C ends it.
+// Calls work(). If `cancel` is given, work() runs on this thread and ends when `cancel` is set. Otherwise Ctrl-C ends it (interruptible()).
 void cancellable(const std::shared_ptr<Cancel>& cancel, const std::function<void(const Cancel&)>& work) {
   if (!cancel) return interruptible(work);
   const WithoutGil released;

@@ -1,4 +1,4 @@
-// Binds _core.Calibration, which packs matrices with what they are multiplied by in texts.
+// Binds _core.Calibration, which packs weights to a format and chooses the codes by the activations that some texts produce.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -64,8 +64,9 @@ void encode(const ModelHandle& handle, const py::array& ids, const py::array& of
   counter.finish(texts.offsets.size() - 1, arguments);
 }
 
-// Runs several small calls together. Each call is a tuple (ids, offsets, types, out, normalize, prompt) and has a Cancel. Returns for each
-// call whether it succeeded. The caller then runs each failed call again on its own, so that it raises its own error.
+// Encodes the texts of several small calls in one batch. Each call is a tuple (ids, offsets, types, out, normalize, prompt) and has its own
+// Cancel. Returns for each call whether it succeeded. The Python package then repeats each failed call alone, which raises the call's own
+// error.
 std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& calls,
                                  const std::vector<std::shared_ptr<Cancel>>& cancels) {
   const auto m = handle.get();
@@ -89,7 +90,7 @@ std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& 
   return done;
 }
 
-// Returns sparse vectors in compressed rows: (indices, values, offsets).
+// Returns the sparse vectors of all texts as three arrays in CSR layout: (indices, values, offsets).
 py::tuple encode_sparse(const ModelHandle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types,
                         std::int32_t most, int logs, std::int64_t token_budget, std::optional<py::function> progress,
                         const std::shared_ptr<Cancel>& cancel) {
@@ -116,7 +117,7 @@ py::tuple encode_sparse(const ModelHandle& handle, const py::array& ids, const p
   return py::make_tuple(to_array(rows.indices), to_array(rows.values), to_array(rows.offsets));
 }
 
-// Returns the row that `runtime` computes for each token.
+// Returns an array of [tokens, hidden_size]: the row that the pipeline of `runtime` computes for each token.
 py::array_t<float> rows_of_tokens(const ModelHandle& handle, engine::Runtime& runtime, const engine::Texts& texts,
                                   const std::shared_ptr<Cancel>& cancel) {
   py::array_t<float> out({static_cast<py::ssize_t>(texts.ids.size()), static_cast<py::ssize_t>(runtime.pipeline.hidden_size())});

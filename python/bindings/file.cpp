@@ -21,8 +21,8 @@ namespace {
 
 using files::ModelFile;
 
-// Converts UTF-8 to str. Bytes that are not UTF-8 (for example a vocabulary's token of one byte) become surrogate escapes, as in
-// os.fsdecode().
+// Converts UTF-8 to str. Bytes that are not UTF-8 become surrogate escapes, as in os.fsdecode(). A vocabulary may have such bytes, for
+// example in a token of one byte.
 py::str to_str(std::string_view bytes) {
   PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
   if (!text) throw py::error_already_set();
@@ -43,7 +43,7 @@ py::bytes read(const ModelFile& file, const std::string& name, std::uint64_t off
   return result;
 }
 
-// Returns the bytes of a file of text or settings, which lies beside a model's weights or, if `given`, was named by the user.
+// Returns the bytes of a file of text or settings. The user named the file if `given` is true; otherwise it lies beside a model's weights.
 py::bytes read_file(const py::str& name, std::uint64_t most, bool given) {
   const std::string path = file_name(name);
   std::optional<files::File> file;
@@ -124,7 +124,7 @@ py::list tensors(const ModelFile& file) {
   return out;
 }
 
-// Returns how a tensor is packed, and why no format holds its weights exactly. Returns None if the file has it as it is.
+// Returns (how the tensor is packed, why no format holds its weights exactly), or None if the rows are returned as they are in the file.
 py::object packing(const ModelFile& file, const std::string& name) {
   const files::TensorInfo* tensor = file.find(name);
   require(tensor != nullptr, file.path(), " has no tensor ", name);
@@ -134,7 +134,7 @@ py::object packing(const ModelFile& file, const std::string& name) {
 }  // namespace
 
 std::string file_name(const py::str& name) {
-  PyObject* bytes = nullptr;  // in the str, bytes that are not UTF-8 are surrogates; PyUnicode_FSConverter() restores them
+  PyObject* bytes = nullptr;  // the str has surrogates for bytes that are not UTF-8; PyUnicode_FSConverter() restores these bytes
   if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
   return py::reinterpret_steal<py::bytes>(bytes);
 }
@@ -165,7 +165,8 @@ void bind_files(py::module_& module) {
       prepare_arrays();
       std::shared_ptr<const ModelFile> file;
       interruptible([&](const Cancel&) { file = open(path); });
-      return std::const_pointer_cast<ModelFile>(file);  // pybind11 cannot hold a pointer to const; all bound methods are const
+      // pybind11 cannot hold a pointer to const, so the const is dropped; the bindings call only const methods
+      return std::const_pointer_cast<ModelFile>(file);
     };
   };
   module.def("open_file", opens(&ModelFile::open), py::arg("path"));

@@ -38,9 +38,9 @@ class EndsHere {
   volatile bool returned = false;
 };
 
-// Returns the result of call(). call() must not throw. If Python ends the thread inside call(), the thread sleeps for ever, and destructors
-// of objects inside `call` would run before that without the GIL, so `call` must not own objects that have destructors.
-// The function is not inlined, because in a caller that is noexcept (such as a destructor) a compiler may leave out the call of
+// Returns the result of call(). call() must not throw. If Python ends the thread inside call(), the thread sleeps for ever. Before that,
+// destructors of objects that `call` owns would run without the GIL. So `call` must not own objects that have destructors. This function is
+// not inlined. If it were inlined into a function that is noexcept (such as a destructor), the compiler could leave out the call of
 // ~EndsHere().
 template <class Call>
 [[gnu::noinline]] auto ends_with_python(const Call& call) {
@@ -79,13 +79,13 @@ class WithoutGil {
 
 namespace py = pybind11;
 
-// Returns `made` as an object that owns the reference. If it is null, throws the Python exception that is set.
+// Returns `made` as an object that owns the reference. If `made` is null, throws the Python exception that is set.
 inline py::object checked(PyObject* made) {
   if (!made) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
 }
 
-// Drops the Python error that is set. If it is not an Exception (KeyboardInterrupt), throws it.
+// Clears the Python exception that is set. If it is not a subclass of Exception (for example KeyboardInterrupt), throws it instead.
 inline void drop_error() {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
   PyErr_Clear();
@@ -113,14 +113,14 @@ inline void check_signals() {
   if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
 }
 
-// Looks up numpy's functions now. pybind11 would do this when it makes the first array, and would give up the GIL in its own code, which
-// crashes if Python shuts down at that moment. So this is called by the thread that opens a model file, before another thread works with
-// the file.
+// Makes pybind11 look up numpy's functions now. Otherwise it does so when it makes the first array. It then gives up the GIL in its own
+// code, which crashes if Python shuts down at that moment. The thread that opens a model file calls this function before another thread
+// uses the file.
 inline void prepare_arrays() {
   static bool prepared = false;  // protected by the GIL
   if (prepared) return;
-  // The shutdown of Python waits while this thread is in the block. __exit__() is not called by a destructor, which could not pass on a
-  // KeyboardInterrupt.
+  // Python's shutdown waits while this thread is inside exit_waits. No destructor calls __exit__(), because a destructor could not pass on
+  // a KeyboardInterrupt.
   const py::object block = import_module("pumice.common.exits").attr("exit_waits");
   const auto leave = [&] { call(block.attr("__exit__"), py::tuple()); };
   call(block.attr("__enter__"), py::tuple());
@@ -135,8 +135,8 @@ inline void prepare_arrays() {
   prepared = true;
 }
 
-// Returns a new array of this shape with the first of `values`, as many as it holds. The values are copied here, because numpy's own copy
-// gives up the GIL in code that crashes if Python shuts down at that moment.
+// Returns a new array of this shape. It holds the first elements of `values`, which must be at least as many. The values are copied here,
+// because numpy's own copy gives up the GIL in code that crashes if Python shuts down at that moment.
 template <class T>
 py::array_t<T> array_of(std::vector<py::ssize_t> shape, const std::vector<T>& values) {
   py::array_t<T> made(std::move(shape));

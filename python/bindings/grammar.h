@@ -1,5 +1,5 @@
-// Binds grammars, and the marks of reasoning, which read tokens in the same form. Grammars are compiled without the GIL. A request makes
-// its token filters from these objects.
+// Binds grammars and the markers of reasoning. Both work on the bytes of the vocabulary's tokens (TokenBytes). Grammars are compiled
+// without the GIL. A request makes its token filters from these objects.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -57,7 +57,7 @@ class Worker {
       wake_.wait(lock, [this] { return work_ != nullptr; });
       const auto* work = work_;
       lock.unlock();
-      (*work)();  // catches all exceptions itself
+      (*work)();  // the function that start() got catches all exceptions itself
       lock.lock();
       work_ = nullptr;
       finished_ = true;
@@ -104,7 +104,8 @@ Workers& workers() {
   return all;
 }
 
-unsigned long python_main_thread = 0;  // where Python is embedded, this may differ from the main thread of the process
+// if Python is embedded in a program, its main thread may differ from the first thread of the process
+unsigned long python_main_thread = 0;
 
 bool on_main_thread() { return os::on_first_thread() || python_main_thread == PyThread_get_thread_ident(); }
 
@@ -129,7 +130,8 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
     try {
       worker = workers().take();
     } catch (const std::system_error&) {
-      // No thread can be started (a limit on processes). The work runs on this thread, and Ctrl-C takes effect after it.
+      // No thread can be started, for example because of a limit on processes. So the work runs on this thread, and Ctrl-C takes effect
+      // only when the work has ended.
     }
   }
   if (!worker) {
@@ -174,7 +176,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
 }
 
 void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait) {
-  const bool hears = on_main_thread();  // other threads never get signals
+  const bool hears = on_main_thread();  // signal handlers run only on the main thread
   const double slice = std::chrono::duration<double, std::milli>(kPollInterval).count();
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(std::min(max_ms, 1e9));
   const pid_t process = getpid();

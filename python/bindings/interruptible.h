@@ -14,19 +14,20 @@
 
 namespace pumice::bindings {
 
-// Runs work(cancel) without the GIL and returns when it has ended.
+// Runs work(cancel) without the GIL and returns when the work has ended.
 // - If the caller is Python's main thread, the work runs on a helper thread. The main thread wakes every 20 ms, runs the handlers of
 //   pending signals (PyErr_CheckSignals), and calls `poll` with the GIL held. `poll` updates progress bars and may be empty. If a signal
 //   handler raises an exception (KeyboardInterrupt), the main thread sets the cancel, waits until the work has stopped, and rethrows the
 //   exception.
-// - Other threads never get signals. If such a thread is the caller and there is no `poll`, the work runs on this thread.
-// - `brief` says that the work should end within milliseconds and may be started again. It then first runs on the calling thread for up to
-//   20 ms, because a signal may have to wait that long anyway. If it has not ended by then, it starts again on the helper thread. Running
-//   it on the calling thread saves the time to wake the helper thread, which is a tenth of the time of a short text.
+// - Signal handlers never run on other threads. If the caller is such a thread and there is no `poll`, the work runs on the calling thread.
+// - `brief` is true if the work should end within milliseconds and may be started twice. Then the work first runs on the calling thread for
+//   up to 20 ms, which delays a signal no longer than the helper thread's 20 ms do. If the work has not ended by then, it is cancelled and
+//   started again on the helper thread. Running on the calling thread saves the time to wake the helper thread, a tenth of the time of a
+//   short text.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
-// Waits for another thread. Calls wait(ms) without the GIL until it returns true or max_ms milliseconds have passed. On the main thread,
-// signal handlers run every 20 ms.
+// Waits for another thread. Calls wait(ms) without the GIL, until wait() returns true or max_ms milliseconds have passed. If the caller is
+// Python's main thread, signal handlers run every 20 ms.
 void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait);
 
 // Remembers how long a model's calls take per token, to predict which calls are brief (see interruptible()).
@@ -41,11 +42,11 @@ class CallTimes {
   }
 
  private:
-  static constexpr double kBrief = 0.01;  // seconds
+  static constexpr double kBrief = 0.01;  // longest predicted time of a brief call, in seconds
   std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
 };
 
-// Finds the thread that gets the signals. Must be called with the GIL held, before the first interruptible().
+// Stores which thread runs Python's signal handlers. Must be called with the GIL held, before the first call of interruptible().
 void find_main_thread();
 
 }  // namespace pumice::bindings

@@ -49,7 +49,8 @@ py::dict model_info(const ModelHandle& handle) {
   const auto m = handle.get();
   const auto& d = m->description();
   const auto& c = d.config;
-  // Of latent attention, the heads that a cache has.
+  // Finds the first layer with attention of any kind, whose cache shape describes the model. For latent attention the number of heads is
+  // that of the cache.
   const auto attends = std::ranges::find_if(c.layers, [](const model::Layer& layer) { return layer.attention_heads() > 0; });
   const bool any = attends != c.layers.end();
   const model::Attention* first = any ? attends->if_attention() : nullptr;
@@ -84,7 +85,8 @@ py::dict model_info(const ModelHandle& handle) {
       for (std::size_t l = stage.first + stage.away; l < stage.last; ++l) gpu_experts += c.layers[l].if_mixture() ? 1 : 0;
     }
   }
-  if (p.experts_device && ids.find(p.devices[*p.experts_device].id) == std::string::npos) {  // it has experts and no whole layer
+  // this device computes experts but no whole layer
+  if (p.experts_device && ids.find(p.devices[*p.experts_device].id) == std::string::npos) {
     const engine::PlacedDevice& device = p.devices[*p.experts_device];
     ids += " + " + device.id;
     devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "layers"_a = 0));
@@ -231,8 +233,8 @@ py::array_t<float> logits(const ModelHandle& handle, const py::array& ids, bool 
   return out;
 }
 
-// Returns the log-probabilities. If `top` is given, returns a tuple of these, the `top` likeliest ids at each place, and the
-// log-probabilities of those.
+// Returns the log-probability of each token but the first. If `top` is given, returns a tuple of three arrays: these log-probabilities, the
+// ids of the `top` most likely tokens at each position, and the log-probabilities of those tokens.
 py::object score(const ModelHandle& handle, const py::array& ids, std::optional<std::int32_t> top, const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
   const auto tokens = ids_of(ids);

@@ -25,8 +25,8 @@ class ModelHandle {
     if (!model_) fail(ErrorKind::invalid_argument, "this model is closed; load it again");
     return model_;
   }
-  // Closes the model. The weights are freed when the last running call and the last request are done. The GIL is released meanwhile,
-  // because freeing gigabytes takes time.
+  // Closes the model. The weights are freed when the last running call and the last request have ended. The GIL is released meanwhile,
+  // because it takes time to free gigabytes.
   void close() {
     auto last = std::move(model_);
     model_.reset();
@@ -34,7 +34,7 @@ class ModelHandle {
     if (last && last->generates()) last->scheduler().wake_pump();  // so that the thread that waits in pump() drops its pointer to the model
     last.reset();
   }
-  // Runs work on `tokens` tokens with interruptible(). The work must be such that it may be started again.
+  // Calls work() by interruptible(), for a call of `tokens` tokens. The work may be started twice, so it must have the same result then.
   void compute(std::size_t tokens, const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}) const {
     const auto start = Cancel::Clock::now();
     interruptible(work, poll, times_.brief(tokens));
@@ -46,7 +46,7 @@ class ModelHandle {
   mutable CallTimes times_;
 };
 
-// Adds load() and plan() to the module, and the methods that describe a model or look inside it to the class, which module.cpp has made.
+// Adds load() and plan() to the module. Adds the methods that describe a model or look inside it to the class, which module.cpp has made.
 void bind_model(pybind11::module_& module, pybind11::class_<ModelHandle>& model);
 
 }  // namespace pumice::bindings

@@ -33,7 +33,7 @@ namespace {
 py::list devices() {
   std::vector<DeviceInfo> found;
   {
-    const WithoutGil released;  // opening Vulkan takes a while
+    const WithoutGil released;  // opening Vulkan takes long
     found = engine::devices();
   }
   py::list out;
@@ -73,9 +73,9 @@ py::list self_test() {
   return out;
 }
 
-// Makes each use of an object that Class.__new__(Class) made without a constructor an error. Such an object has no C++ object. At its first
-// use pybind11 would allocate one with the function that is replaced here, and would not initialize it. (A function that takes a shared_ptr
-// of the class raises pybind11's own RuntimeError before that.)
+// Makes each use of an object that was made by Class.__new__(Class) without a constructor an error. Such an object has no C++ object behind
+// it. At its first use, pybind11 would call operator_new, which is replaced here, and would use the allocated memory uninitialized. (A
+// function that takes a shared_ptr of the class raises pybind11's own RuntimeError before that.)
 void require_constructors(const py::module_& module) {
   const py::dict members = module.attr("__dict__");
   for (const auto& [name, value] : members) {
@@ -88,7 +88,8 @@ void require_constructors(const py::module_& module) {
   }
 }
 
-// The tokens are copied to a tuple, which keeps the strings alive and unchanged while the GIL is released.
+// Returns the merges of a SentencePiece vocabulary. The tokens are copied to a tuple, which keeps the strings alive and unchanged while the
+// GIL is released.
 py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
                                      const py::array_t<float, py::array::c_style | py::array::forcecast>& scores,
                                      const py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>& mergeable) {
@@ -143,8 +144,8 @@ PYBIND11_MODULE(pumice_core, module) {  // defines PyInit_pumice_core(), which P
   module.def("spm_merges", &spm_merges, "tokens"_a, "scores"_a, "mergeable"_a);
 }
 
-// Python calls this function to import _core. In a sub-interpreter it raises ImportError at once, because there pybind11 would wait for
-// ever for the GIL of the main interpreter, which this thread holds.
+// Python calls this function to import _core. In a sub-interpreter the function raises ImportError at once. Otherwise pybind11 would wait
+// for ever for the GIL of the main interpreter, because this thread holds it.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
     PyErr_SetString(PyExc_ImportError,

@@ -45,8 +45,7 @@ Id id(const py::dict& d, const char* key) {
   return static_cast<Id>(field<std::int32_t>(d, key, -1));
 }
 
-// Returns the enum value that d[key] names. `names` has the names of the values in their order. Returns `otherwise` if there is no such
-// key.
+// Returns the enum value whose name is d[key], or `otherwise` if d has no such key. `names` lists the names of the enum's values, in order.
 template <class Enum, class Names>
 Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwise) {
   const auto name = field<std::string>(d, key, "");
@@ -58,7 +57,7 @@ Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwi
 
 Activation activation(const py::dict& d) { return one_of(d, "activation", kActivations, Activation::none); }
 
-// read() fills an operation from a dict. If an operation has no read(), read_op() does not compile.
+// Each overload of read() fills one kind of operation from a dict. If an operation has no read(), read_op() does not compile.
 void read(Embed& op, const py::dict& d) {
   op = {.out = view(d, "out"),
         .tokens = id<MatrixId>(d, "tokens"),
@@ -290,8 +289,8 @@ class Runner {
     });
   }
 
-  // Runs the program on one batch. Each of `segments` is (first, rows, past, pages, length, prompt, unseen, ahead, state, saves), see
-  // Segment; `saves` are pairs (rows, state).
+  // Runs the program on one batch. Each element of `segments` is (first, rows, past, pages, length, prompt, unseen, ahead, state, saves),
+  // the members of Segment. `saves` is a list of pairs (rows, state).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
                          const std::vector<RaggedSegment>& segments, const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
@@ -347,7 +346,8 @@ py::array_t<float> unpack_bytes(const std::string& format, const py::bytes& pack
 
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-// Packs weights. With `columns`, they are rows of as many weights, whose squared errors count so many times (pack_rows()).
+// Packs float weights to a format. If `columns` is given, the weights form rows with one weight per element of `columns`, and the squared
+// error of each weight counts `columns[column]` times (pack_rows()).
 py::bytes pack_floats(const std::string& format, const Floats& weights, const std::optional<Floats>& columns) {
   const auto known = format_from_name(format);
   require(known.has_value(), "format ", format, " is not known");

@@ -10,7 +10,7 @@
 
 namespace pumice::bindings {
 
-// Convert names to enum values. Throw invalid_argument with the list of valid names if `name` is not one of them.
+// These convert names to enum values. They throw invalid_argument with a list of the valid names if `name` is not valid.
 KvFormat kv_format(const std::string& name);
 Compute compute_mode(const std::string& name);
 

@@ -64,7 +64,7 @@ py::object whole(std::string_view name, const py::handle& value) {
   return py::reinterpret_steal<py::object>(number);
 }
 
-// Returns an int as a double, or infinity if its magnitude is larger than any double.
+// Returns an int as a double. Returns infinity, also for a negative int, if the int's magnitude is too large for a double.
 double as_double(const py::object& whole) {
   const double number = PyLong_AsDouble(whole.ptr());
   if (!PyErr_Occurred()) return number;
@@ -89,8 +89,8 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   if constexpr (std::is_same_v<Number, float>) {
     const double number = real(name, value);
     engine::check_range(name, number, range);
-    // A number above the limit that a float cannot tell from it stays above it. Otherwise it would be refused later, with a message about
-    // the limit, or would mean what the limit means: with max_seconds=0, a call has no limit of time.
+    // A number above range.low stays above it, even if the nearest float is range.low. A setting may refuse range.low later, with a wrong
+    // message, or may give it a meaning of its own: max_seconds=0 means no limit of time.
     const auto held = static_cast<float>(number), low = static_cast<float>(range.low);
     return number > range.low && held <= low ? std::nextafter(low, std::numeric_limits<float>::infinity()) : held;
   } else {

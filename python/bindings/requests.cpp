@@ -32,7 +32,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
     if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
-    // The same reason as when a caller closes the request at a time limit of its own.
+    // A caller that closes a request at its own time limit gets the same reason.
     if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";
     if (n.reasoning_cut >= 0) item["reasoning_cut"] = n.reasoning_cut;
     if (logprobs) {
@@ -47,7 +47,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
 
 class RequestHandle {
  public:
-  // `params` has one element for all prompts, or one per prompt.
+  // `params` has one element for all prompts, or one element for each prompt.
   RequestHandle(const ModelHandle& handle, const py::sequence& prompts, const std::vector<const GenerateParams*>& params)
       : model_(handle.get()) {
     std::vector<std::vector<std::int32_t>> ids;
@@ -107,8 +107,8 @@ class RequestHandle {
   }
 
  private:
-  // Calls the logits processors. This is done in the calling thread, so that their exceptions reach this caller, and so that other requests
-  // do not wait for them.
+  // Calls the logits processors. They run in the calling thread, so that their exceptions reach their own caller and other requests do not
+  // wait for them.
   void process_logits() {
     const std::vector<engine::Request::Shown> shown = [&] {
       const WithoutGil released;
@@ -128,14 +128,14 @@ class RequestHandle {
     }
   }
 
-  std::vector<py::object> processors_;  // for each element of `params`, its logits processor or None
+  std::vector<py::object> processors_;  // the logits processor, or None, of each element of `params`
   std::shared_ptr<engine::Model> model_;
   std::shared_ptr<engine::Request> request_;
   bool logprobs_ = false;
 };
 
-// Waits for events of those requests of a model that were started with start(). The Pump owns the model. Python deletes it when no started
-// request is left.
+// Waits for events of the requests of a model that were started with start(). A Pump keeps the model alive. Python deletes the Pump when no
+// started request is left.
 class Pump {
  public:
   explicit Pump(const ModelHandle& handle) : model_(handle.get()) { model_->scheduler(); }
