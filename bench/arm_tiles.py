@@ -1,13 +1,13 @@
-"""arm_tiles.py BUILD [--mca PROGRAM] [--llama FOLDER]: figures of the ARM kernels by their instructions, without an ARM machine.
+"""arm_tiles.py BUILD [--mca PROGRAM] [--llama FOLDER]: rates the ARM kernels by their instructions, without an ARM machine.
 
-BUILD is a build for 64-bit ARM (`make test-arm` makes build/arm). For each tile of the table below, the script finds the loop over blocks
-in the compiled function, counts its instructions, and asks llvm-mca (LLVM 19 or later) how many cycles a pass takes on a Neoverse core
-whose data all lie in the L1 cache. These figures compare kernels; no time was measured.
+BUILD is a build for 64-bit ARM (`make test-arm` makes build/arm). For each tile of TILES, the script finds the loop over blocks in the
+compiled function and counts its instructions. Then llvm-mca (LLVM 19 or later) estimates how many cycles one pass of the loop takes on each
+Neoverse core of CORES if all data are in the L1 cache. These figures compare kernels; no time is measured.
 
-FOLDER has the sources of llama.cpp. With it, a second table compares the products of one token with those of llama.cpp for weights that it
-repacked, compiled by the same compiler. Everything is counted that a kernel does for a block of the format (Q4_K: 256 columns).
+FOLDER has the sources of llama.cpp. If it is given, a second table compares the products of one token with those of llama.cpp for repacked
+weights, compiled by the same compiler. The table counts all instructions that a kernel needs for a block of the format (Q4_K: 256 columns).
 
-The exit code is 1 if a loop is slower than `least` says, or uses the stack more often than `stack` says.
+The exit code is 1 if a loop is slower than its `least`, or accesses the stack more often than its `stack`.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from pathlib import Path
 FORMATS = re.findall(r"^PUMICE_FORMAT\((\w+)", (Path(__file__).parents[1] / "cpp/core/formats.def").read_text(), re.MULTILINE)
 OBJECTS = "cpp/cpu/CMakeFiles/pumice_cpu.dir/isa"
 
-# The cores of llvm-mca, and how many operations they start in a cycle. Without a number, llvm-mca's model of the core says it. By Arm's
-# optimisation guides, N1 and V2 start 8.
+# Each core that llvm-mca simulates, and the number of operations that it starts in a cycle. If the number is None, llvm-mca uses its own
+# number. N1 and V2 start 8 by Arm's optimisation guides.
 CORES: dict[str, int | None] = {"neoverse-n1": 8, "neoverse-n2": None, "neoverse-v1": None, "neoverse-v2": 8}
 
-MULTIPLY_ADDS = {"sdot": 16, "smmla": 32, "fmla": 4}  # of one instruction
+MULTIPLY_ADDS = {"sdot": 16, "smmla": 32, "fmla": 4}  # number of multiply-adds of one instruction
 
 
 @dataclass(frozen=True)
 class Tile:
     name: str
     file: str
-    function: str  # a pattern of its name, in which {Q8_0} stands for the number of that format
-    instruction: str  # the one that multiplies weights by activations
-    products: int  # how many of its multiply-adds one multiply-add of the result takes
-    least: tuple[float | None, ...]  # multiply-adds in a cycle on each of CORES; None: the core does not run it
-    stack: int  # accesses of the stack in a pass
-    repeats: int = 1  # passes of the loops inside of it
+    function: str  # regular expression for the function's name, in which {Q8_0} stands for that format's number
+    instruction: str  # the instruction that multiplies weights by activations
+    products: int  # number of the instruction's multiply-adds that one multiply-add of the result needs
+    least: tuple[float | None, ...]  # least multiply-adds per cycle on each of CORES; None if the core lacks the instruction
+    stack: int  # maximum number of stack accesses in one pass
+    repeats: int = 1  # number of passes of each inner loop that multiplies
 
 
-# The least figures are the best that are known: of these loops, or of loops in assembly that were written to find out what is possible. A
-# loop may have 3 % less, because those were counted over whole products.
+# The numbers of `least` are the best known: of these loops, or of loops in assembly that were written to find out what is possible. A loop
+# may be 3 % slower than its number, because the numbers were counted over whole products.
 TILES = (
     Tile(
         "Q8_0, SDOT, 4 tokens", "matrix_legacy_neon_dot", r"Quantized512<.*\){Q8_0}>::tile_of<4>", "sdot", 1, (21.5, 21.9, 44.2, 43.5), 15
@@ -70,8 +70,8 @@ TILES = (
 )
 
 
-# One token, with all that a kernel does for a block of the format. First ours, then llama.cpp's for processors with dot products, and those
-# that it prefers for processors that also have i8mm.
+# The products of one token, with all instructions that a kernel needs for a block of the format. Each row has our kernel, llama.cpp's
+# kernel for processors with dot products, and the kernel that llama.cpp prefers on processors that also have i8mm.
 ONE_TOKEN = (
     (Tile("Q4_0", "matrix_legacy_neon_dot", r"Quantized512<.*\){Q4_0}>::few_tokens<1>", "sdot", 1, (), 0), "q4_0_4x4", "q4_0_4x8"),
     (Tile("Q8_0", "matrix_legacy_neon_dot", r"Quantized512<.*\){Q8_0}>::few_tokens<1>", "sdot", 1, (), 0), "q8_0_4x4", "q8_0_4x8"),
@@ -89,8 +89,9 @@ def computes_vectors(text: str) -> bool:
 
 
 def one_pass(file: Path, tile: Tile) -> list[str]:
-    """Returns the instructions of one pass of the loop over blocks: the shortest loop with most of the tile's instructions. Branches have
-    `.` as their target. Loops inside of it that multiply are repeated; others run seldom (they prefetch) and count once."""
+    """Returns the instructions of one pass of the loop over blocks. Of the loops that have most of the tile's instructions, this is the
+    shortest. In the result, the target of each branch is `.`. Inner loops that multiply are repeated `tile.repeats` times. The other inner
+    loops run seldom (they prefetch), so they count once."""
     command = ["aarch64-linux-gnu-objdump", "-d", "-C", "--no-show-raw-insn", file]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: list[list[str]] = []
@@ -122,7 +123,7 @@ def one_pass(file: Path, tile: Tile) -> list[str]:
 
 
 def cycles(mca: str, core: str, dispatch: int | None, loop: list[str]) -> float:
-    """Returns the cycles of a pass, in the mean of many."""
+    """Returns the mean number of cycles of one pass, over many passes."""
     passes = 32
     command = [mca, "-mtriple=aarch64", f"-mcpu={core}", f"-iterations={passes}", "-all-views=0", "-summary-view"]
     command += [f"-dispatch={dispatch}"] if dispatch else []
@@ -145,7 +146,8 @@ def compare_with_llama(build: Path, llama: Path, mca: str) -> None:
         for ours, *theirs in ONE_TOKEN:
             kernels = [("pumice", build / OBJECTS / f"{ours.file}.cpp.o", ours)]
             for name in theirs:
-                inner = 4 if ours.repeats > 1 else 1  # passes over two sub-blocks of 32 columns
+                # number of passes of llama.cpp's inner loop, each of which computes two sub-blocks of 32 columns
+                inner = 4 if ours.repeats > 1 else 1
                 kernels.append((f"llama.cpp {name}", repack, replace(ours, function=f"<ggml_gemv_{name}_", repeats=inner)))
             for by, file, tile in kernels:
                 loop = one_pass(file, tile)
@@ -176,7 +178,8 @@ def main() -> None:
             for (core, dispatch), least in zip(CORES.items(), tile.least, strict=True)
             if least is not None
         }
-        apple = macs / max(vector / 4, memory / 3, len(loop) / 8)  # M1 to M3: 4 vector instructions, 3 loads and stores, 8 in all
+        # M1 to M3 start 4 vector instructions, 3 loads or stores, and 8 instructions in all per cycle
+        apple = macs / max(vector / 4, memory / 3, len(loop) / 8)
         shown = [f"{rates[core]:.1f}" if core in rates else "-" for core in CORES]
         print(
             f"| {tile.name} | {macs:.0f} | {vector} | {macs / vector:.1f} | {memory} | {stack} | {' | '.join(shown)} | {apple:.1f} |",

@@ -1,10 +1,10 @@
-"""Compares two builds of pumice, which take turns: the speed of decoding after real texts, and the tokens that both give.
+"""Compares two builds of pumice, which run in turn: their speed of decoding after real texts, and the tokens that they produce.
 
     python bench/builds.py --python .venv/bin/python --before OTHER/bin/python [--only smollm2 gemma3] [--texts 8] [--new 32] [--rounds 5]
 
-The texts are sentences of Python's docstrings, one after another (or as many together as the table says), each with its own seed. --before
-is a Python that has the other build; a script that sets PYTHONPATH and starts one will do. With --texts 200 --rounds 1 the run is long, and
-says whether the tokens of 200 texts are the same.
+The texts are sentences of Python's docstrings. They are decoded one after another, or as many together as the table says, each with its own
+seed. --before is a Python that has the other build, or a script that sets PYTHONPATH and starts a Python. With --texts 200 --rounds 1 the
+run takes long, and tells whether both builds produce the same tokens for 200 texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def builds(b: Bench, before: str, name: str, texts: int, new: int, ways: list[str]) -> bool:
-    """Prints a table for each way, and whether both builds gave the same tokens. Returns whether they always did."""
+    """Prints a table for each of `ways`, and whether both builds produced the same tokens. Returns whether they always did."""
     model, same = {"smollm2": b.smollm2, "gemma3": b.gemma3}[name], True
     engine = b.engine("pumice", "continue", model)._replace(file=WORK / "texts.txt")
     workers = {"pumice": Worker(engine), "pumice, before": Worker(engine._replace(python=before))}
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--new", type=int, default=32)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=", ".join(WAYS))
     arguments = parser.parse_args()
-    arguments.peers = arguments.peers or arguments.python  # no peer takes part
+    arguments.peers = arguments.peers or arguments.python  # no other engine takes part, so any Python will do here
     b = bench_of(arguments)
     results = [
         builds(b, arguments.before, name, arguments.texts, arguments.new, arguments.ways)

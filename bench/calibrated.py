@@ -1,16 +1,17 @@
-"""Measures what quantize(texts=) and quantize(importance=) gain on a whole model, SmolLM2-135M or Gemma 3 270M in a mix, beside its float
-weights and what llama.cpp makes of these, without and with an importance matrix of the same texts.
-
+"""Measures what quantize(texts=) and quantize(importance=) gain on a whole model, SmolLM2-135M or Gemma 3 270M. Compares the quantized
+files with the float weights, and with the files that llama.cpp makes of these weights, without and with an importance matrix of the same
+texts.
     python bench/calibrated.py q4_k_m --codes llama.cpp imatrix search importance texts --llama .venv-bench/bin/python --tokens 8192
     python bench/calibrated.py q3_k_m --tokens 4096 --scored 512
 
-The importance matrix is what llama-imatrix collects: for each matrix the mean squares of its inputs. They are on the diagonals of the sums
-of products that texts= uses, for the same windows of tokens. --llama is a Python that has llama-cpp-python.
+The importance matrix has, for each matrix, the mean squares of its input columns, as llama-imatrix collects them. The mean squares are the
+diagonals of the sums of products that texts= uses, for the same windows of tokens. --llama is a Python that has llama-cpp-python.
 
-The sample files are Q4_1 and Q4_K_M, so their weights, written as F32, count as the float model. Texts are Python's manual (pydoc's
-topics), sources and docstrings of its standard library, and pumice's own pages. Half of each kind is for calibration, and half for the
-comparison. Each row is what Model.compare() says of a file: the mean Kullback-Leibler divergence from the float model with its standard
-error, its 99th percentile, and how often both models find the same token likeliest. The first line gives docs/python/gguf.md's table."""
+The sample files are Q4_1 and Q4_K_M. Their weights, written as F32, serve as the float model. The texts are Python's manual (pydoc's
+topics), sources and docstrings of its standard library, and pumice's own pages. Half of the texts of each kind is for calibration, the
+other half for the comparison. A row of the table is the result of Model.compare() for one file: the mean Kullback-Leibler divergence from
+the float model with its standard error, the 99th percentile of the divergence, and how often both models find the same token most likely.
+The first command line gives the table of docs/python/gguf.md."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from pumice.gguf.container import file_bytes  # noqa: E402
 WINDOW = 512
 Floats = npt.NDArray[np.float32]
 PEERS = ("llama.cpp", "imatrix")
-FTYPES = {"q2_k": 10, "q3_k_m": 12, "q4_k_m": 15, "q5_k_m": 17}  # llama_ftype in llama.h
+FTYPES = {"q2_k": 10, "q3_k_m": 12, "q4_k_m": 15, "q5_k_m": 17}  # values of llama_ftype in llama.h
 PEER = """
 import ctypes, sys, llama_cpp, numpy
 source, target, ftype, squares = sys.argv[1:]
@@ -57,7 +58,7 @@ sys.exit(llama_cpp.llama_model_quantize(source.encode(), target.encode(), ctypes
 
 
 def squares(source: Path, calibration: list[str], tokens: int) -> dict[str, Floats]:
-    """Returns for each matrix of a model's layers the mean squares of its inputs, as llama-imatrix collects them."""
+    """Returns, for each matrix of a model's layers, the mean squares of its input columns, as llama-imatrix collects them."""
     file = _core.open_file(str(source))
     windows = read_windows(file, calibration, tokens)
     wanted = [(name, "Q4_0") for name, _, shape, _ in file.tensors if name.startswith("blk.") and len(shape) == 2]
@@ -69,7 +70,7 @@ def squares(source: Path, calibration: list[str], tokens: int) -> dict[str, Floa
 
 
 def importance_matrix(target: Path, means: dict[str, Floats]) -> Path:
-    """Writes an importance matrix as llama-imatrix does."""
+    """Writes the file of an importance matrix in the format of llama-imatrix."""
     found = {f"{name}.in_sum2": mean for name, mean in means.items()}
     found |= {f"{name}.counts": np.ones(1, np.float32) for name in means}
     target.write_bytes(file_bytes({"general.type": "imatrix"}, found))
@@ -77,7 +78,7 @@ def importance_matrix(target: Path, means: dict[str, Floats]) -> Path:
 
 
 def texts() -> tuple[list[str], list[str]]:
-    """Returns the texts for calibration and those for the comparison, each one kind after the other in turn."""
+    """Returns the texts for calibration and the texts for the comparison. In both lists, the kinds of texts alternate."""
     library = Path(argparse.__file__).parent
     sentences = list(demo.docstrings(4000))
     kinds = [
@@ -92,8 +93,8 @@ def texts() -> tuple[list[str], list[str]]:
 
 
 def of_windows(model: pumice.Model, given: list[str], seen: list[str], tokens: int) -> list[str]:
-    """Returns beginnings of texts that have a window of tokens or more, so many that `tokens` tokens are scored (half of each window).
-    Leaves out those of which more than a tenth also stands in `seen`: the manual repeats itself, and sources have docstrings."""
+    """Returns beginnings of texts that have at least WINDOW tokens, so many that `tokens` tokens are scored (half of each window). Leaves
+    out a text if more than a tenth of it also occurs in `seen`, because the manual repeats itself and sources contain docstrings."""
     known, found = " ".join(" ".join(seen).split()), []
     for text in (each[: 6 * WINDOW] for each in given):
         if len(found) * WINDOW // 2 >= tokens:
@@ -106,7 +107,7 @@ def of_windows(model: pumice.Model, given: list[str], seen: list[str], tokens: i
 
 
 def quantized(source: Path, target: Path, mix: str, how: str, calibration: list[str], tokens: int, llama: str | None) -> None:
-    """Writes a file in a mix, with the codes that `how` says."""
+    """Writes the model quantized to a mix, with the codes chosen as `how` names it (a value of --codes)."""
     means = squares(source, calibration, tokens) if how in ("imatrix", "importance") else {}
     if how in PEERS:
         assert llama, f"--codes {how} needs --llama PYTHON"

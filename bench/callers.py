@@ -1,4 +1,4 @@
-"""Measures the speed of several callers of one model, which share its batch.
+"""Measures the speed of several callers that share one model and its batch.
 
 For a decoder, it measures the tokens/s of N threads that stream one prompt each, and of N tasks of one event loop that read astream(), and
 compares them with one call for all N prompts. It also measures how long a stream waits while another caller's long prompt is computed, and
@@ -8,8 +8,8 @@ and compares them with one encode() of all texts.
     python bench/callers.py MODEL [--threads 2] [--new 64] [--rounds 3] [--callers 1 8 16] [--prompt 600] [--tokenizer PATH]
     python bench/callers.py ENCODER --callers 8
 
-A file of random weights (bench/random_weights.py) has no tokenizer; use --tokenizer to name one. To compare two builds, run the script with
-the package of each on PYTHONPATH in turn.
+A file of random weights (bench/random_weights.py) has no tokenizer; --tokenizer names one. To compare two builds, run the script twice,
+each time with the package of one build on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def tasks(model: pumice.Model, prompts: Prompts, new: int) -> int:
 
 
 def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
-    """Returns the seconds from a stream's close() until its pages are free, as the median and the maximum of 20 streams. The pages become
-    free after the running step, which takes as long as one token."""
+    """Returns the time in seconds from a stream's close() until its pages are free, as the median and the maximum of 20 streams. The pages
+    become free after the running step, which takes as long as one token."""
     took = []
     for i in range(20):
         stream = model.stream(prompts_of(model, 1, 8, seed + i)[0], max_new_tokens=1000, temperature=0)
@@ -81,8 +81,8 @@ def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
 
 
 def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, float]:
-    """Returns the texts/s of one encode() of all texts, and of `count` tasks that share the texts and await aencode() for one after the
-    other."""
+    """Returns the texts/s of one encode() of all texts, and the texts/s of `count` tasks, which divide the texts among themselves. Each
+    task awaits aencode() for one text after another."""
     words = ["stone", "river", "glacier", "basalt", "granite", "sand", "wind", "sea", "salt", "valley", "ridge", "lava"]
     random = np.random.default_rng(count)
     given = [" ".join(random.choice(words, random.integers(10, 40))) for _ in range(texts)]
@@ -103,8 +103,8 @@ def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, 
 
 
 def gaps(model: pumice.Model, length: int, seed: int) -> tuple[float, float, float, float]:
-    """Returns four durations: the median gap between the chunks of a stream that runs alone, the largest gap while a prompt is computed,
-    and the time to compute the prompt with and without the stream."""
+    """Returns four durations in seconds: the median gap between the chunks of a stream that runs alone, the largest gap while another
+    prompt is computed, and the time to compute this prompt with and without the stream."""
     prompt = prompts_of(model, 2, length, seed)
 
     def read() -> float:

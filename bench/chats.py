@@ -1,12 +1,11 @@
-"""Measures the turns of chats with hybrid models, whose recurrent state exists after the tokens that were computed and nowhere else.
-
+"""Measures the turns of chats with hybrid models. Such a model has a recurrent state, which exists only after the last computed token.
     python bench/chats.py --python .venv/bin/python [--only qwen3.5-0.8b lfm2-1.2b] [--turns 20] [--chats 1 8] [--layers 8]
 
-In each turn a user adds --asked tokens, and the model answers with --thought tokens of thinking and --said tokens. The model has random
-weights and a published shape (shapes.py). The next prompt has the answer without its thinking, as the chat templates of thinking models
-write it, so it differs from the tokens that were computed. For each turn, this prints how many tokens of the prompt were computed, and
-the seconds until the first token. No more than the turn's new tokens and a few more should be computed. llama.cpp runs one chat, by
-Llama.generate() of llama-cpp-python, which looks for a known prefix itself. Each chat begins with --system tokens.
+Each chat begins with --system tokens. In each turn the user adds --asked tokens, and the model answers with --thought tokens of thinking
+and --said tokens. The model has random weights and a published shape (shapes.py). The next prompt has the answer without its thinking, as
+chat templates of thinking models write it, so it differs from the tokens that were computed. For each turn, this prints how many tokens of
+the prompt were computed, and the seconds until the first token. No more than the turn's new tokens and a few more should be computed.
+llama.cpp runs one chat, by Llama.generate() of llama-cpp-python, which itself looks for a known prefix.
 """
 
 from __future__ import annotations

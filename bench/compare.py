@@ -5,13 +5,14 @@ ratios.
 
 Without --only, it measures encode, smollm2 and gemma3. The other parts take gigabytes or many minutes, and run only if --only names them:
 1b, 7b, qwen3, gemma2, phi4-mini: models with random weights in Q4_K_M and the shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B
+1b, 7b, qwen3, gemma2, phi4-mini: models with random weights in Q4_K_M and the shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B
     and Phi-4-mini.
 floats: the 1B shape in F16 and BF16.
-long, long-prefill: the 1B shape, decoding after 8,192 tokens and reading a prompt of 4,096. long-f16 and long-q8_0 are the two halves of
-    long, one for each type of the kv cache.
+long, long-prefill: the 1B shape; decoding after 8,192 tokens, and prefill of a prompt of 4,096 tokens. long-f16 and long-q8_0 are the two
+    halves of long, one for each type of the kv cache.
 latency, load, load-7b, start, threads: calls with one sentence, loading, new processes, and more threads than processors.
-The names of encoders: their shapes with random weights.
---plot FOLDER draws batches (speed of encode by number of texts in a call) and contexts (speed of decoding by context).
+The names of encoders: models of these shapes with random weights.
+--plot FOLDER draws two plots: batches (speed of encoding by number of texts in a call) and contexts (speed of decoding by context).
 --json FILE writes the tables with the first line, for bench/pictures.py.
 
 --python is the Python that runs pumice. The peers get an environment of their own, .venv-bench, which is made on the first run (torch,
@@ -48,7 +49,7 @@ PEERS = [
     "model2vec==0.10.0",
     "matplotlib",
 ]
-SENTENCE = "The quick brown fox jumps over the lazy dog near the river."  # 12 words
+SENTENCE = "The quick brown fox jumps over the lazy dog near the river."  # has 12 words
 FLOAT32 = {"sentence-transformers": {}, "onnxruntime": {}, "ctranslate2": {}}
 INT8 = {"onnxruntime": {"int8": True}, "ctranslate2": {"int8": True}}
 
@@ -94,7 +95,7 @@ if not os.path.exists(folder + "/minilm-ct2"):
 
 @dataclass
 class Bench:
-    """What all parts need: the paths of engines and models, and the amount of work."""
+    """The data that all parts need: the paths of engines and models, and the amount of work."""
 
     python: str
     peers: str
@@ -104,7 +105,7 @@ class Bench:
     minilm: Path
     smollm2: Path
     gemma3: Path
-    results: dict[str, Any]  # the data of the plots, by part
+    results: dict[str, Any]  # data of the plots, by name of the part
 
     def engine(self, name: str, work: str, model: Path, threads: int | None = None) -> Engine:
         file = WORK / {"encode": "texts.txt", "start": "sentence.txt"}.get(work, "") if work in ("encode", "start") else self.minilm
@@ -123,7 +124,7 @@ class Bench:
 
     @functools.cached_property
     def exported(self) -> None:
-        """Writes MiniLM into the folder WORK, in the formats of onnxruntime and ctranslate2. Does so once."""
+        """Writes MiniLM into the folder WORK, in the formats of onnxruntime and ctranslate2. Accessed a second time, it does nothing."""
         subprocess.run(
             [self.peers, "-c", EXPORT, str(self.minilm), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -171,8 +172,8 @@ def random_encoder(b: Bench, name: str) -> Path:
 
 
 def encoder_shape(b: Bench, title: str, name: str, texts: int = 1000, batch: int = 32, long: int = 0) -> None:
-    """Compares encoders of a published shape with random weights. long: if not 0, each text has this many words, taken from the sentences.
-    The model cuts a text that is over its limit."""
+    """Compares encoders of a published shape with random weights. If `long` is not 0, each text has this many words, taken from the
+    sentences. The model cuts a text that is longer than its limit."""
     model, file = random_encoder(b, name), WORK / "texts.txt"
     if long:
         words = file.read_text(encoding="utf-8").split()
@@ -190,7 +191,7 @@ def encoder_shape(b: Bench, title: str, name: str, texts: int = 1000, batch: int
 
 
 def labels(b: Bench) -> None:
-    """Compares label_tokens() with onnxruntime for the probabilities of tokens, and with the pipeline of transformers for spans."""
+    """Compares label_tokens() with onnxruntime by the probabilities of tokens, and with the pipeline of transformers by spans."""
     model, count = random_encoder(b, "labels"), 40 if b.quick else 500
     workers = {
         engine: Worker(b.engine(engine, "label", model)._replace(file=WORK / "texts.txt"))
@@ -270,7 +271,7 @@ def batches(b: Bench) -> None:
 
 
 # ---------------------------------------------------------------- decoders
-# Bytes of one value in the kv cache. In q8_0, pumice has a float32 scale for each row of a head, and ggml a float16 scale for 32 values.
+# Bytes of one value in the kv cache. For q8_0, pumice stores a float32 scale per head row, and ggml a float16 scale per 32 values.
 KV_BYTES = {
     ("pumice", "f16"): lambda head_dim: 2.0,
     ("pumice", "q8_0"): lambda head_dim: 1 + 4 / head_dim,
@@ -291,8 +292,9 @@ class Reading:
         self._title = f"plain read of {size / 1e6:.0f} MB"
 
     def share(self, seen: Seen, context: float, kv: str = "f16") -> Callable[[str, dict[str, list[float]]], str]:
-        """Prints the speed of the plain read. Returns a function that makes the note for a row of the table: the speed at which decoding
-        read memory. Each token reads the weights in the file, and the cache of `context` positions (the mean over all tokens)."""
+        """Prints the speed of the plain read. Returns a function that makes the note of a table row: the GB/s at which decoding read
+        memory, and their percentage of the plain read. Each token reads the weights in the file and the cache of `context` positions (the
+        mean over all tokens)."""
         reads = seen["plain read"]["GB/s"]
         print(f"\n{self._title}: {statistics.median(reads):.1f} GB/s ({min(reads):.1f} to {max(reads):.1f})", end="")
 
@@ -356,7 +358,7 @@ def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dic
 
 
 def better_of_llama(seen: Seen, key: str) -> None:
-    """Prints how much faster pumice is than the fastest run of llama.cpp, with or without flash attention."""
+    """Prints the speed of each run of pumice divided by that of the fastest run of llama.cpp, with or without flash attention."""
     medians = {name: statistics.median(values[key]) for name, values in seen.items() if key in values}
     best = max((name for name in medians if name.startswith("llama.cpp")), key=lambda name: medians[name])
     ours = ", ".join(f"{name} {medians[name] / medians[best]:.2f}" for name in medians if name.startswith("pumice"))
@@ -372,7 +374,7 @@ def with_context(b: Bench, prompts: tuple[int, ...], new: int, kept: bool, kinds
     for prompt in prompts:
         go = {"prompt": max(1, prompt), "new": new, "kept": kept, **room}
         turns: Runs = {name: (worker, {**how, **go}) for name, (worker, how) in runs.items()} | (reading.turn if kept else {})
-        # If kept, a warm-up run computes the prompt, and its cache stays for all rounds.
+        # With `kept`, a warm-up run computes the prompt, and its kv cache stays for all rounds.
         all_seen[prompt] = seen = in_turn(turns, b.rounds, warm=kept)
         key = "decode tokens/s" if kept else "prefill tokens/s"
         if kept:
@@ -517,7 +519,7 @@ def first_line(b: Bench) -> str:
 
 
 def parser_of(about: str | None, more: tuple[str, ...] = (), only: list[str] | None = None) -> argparse.ArgumentParser:
-    """`only`: what --only takes in place of the parts of this program."""
+    """Returns the parser of the command line. `only`: the values that --only accepts, if not the parts of this program."""
     only = only or [*PARTS, *more]
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="the Python that has pumice and the sample models")

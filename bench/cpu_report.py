@@ -1,12 +1,12 @@
-"""Measures all figures of docs/results for this machine's processor, with the peers in the same run: the products of each weight format by
-number of tokens, then the tables of compare.py, with plots.
+"""Measures all figures of docs/results for this machine's processor, with the peers in the same run. First come the products of each weight
+format by number of tokens, then the tables of compare.py, with plots.
 
     make cpu-report       (or: python bench/cpu_report.py --python .venv/bin/python [--ops-bench PROGRAM] [--only WHAT ...])
 
 Writes docs/results/<processor>.md and its pictures (or into another folder, with --out). The page is written again after each part. A run
-takes hours, and makes 12 GB of models. Results are kept in build/bench: a run with --only measures some parts again, and the page still has
-the kept results of the other parts. --quick tries everything in minutes with tiny models. If a part fails, the page says so, and the other
-parts are measured all the same.
+takes hours, and makes 12 GB of models. Results are kept in build/bench, so a run with --only measures some parts again and the page still
+has the kept results of the other parts. --quick tries everything in minutes with tiny models. If a part fails, the page says so, and the
+other parts are measured nevertheless.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMATS = ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "F8_E4M3", 
 
 INTRODUCTION = "Medians of the rounds, the lowest and highest in brackets; a ratio is the median of the rounds' own. In bold: not reached."
 
-# (beginning of a table's title, its measure, the peer) -> how many times better than the peer pumice has to be, on AVX-512 and on AVX2.
+# (beginning of a table's title, measure of the table, peer) -> how many times better than the peer pumice must be, on AVX-512 and on AVX2.
 GOALS = {
     ("MiniLM, float32 weights", "sentences/s", "onnxruntime"): (2.3, 1.3),
     ("MiniLM, quantize", "sentences/s", "ctranslate2"): (1.7, 1.15),
@@ -52,8 +52,8 @@ GOALS = {
     ("static embeddings", "sentences/s", "model2vec"): (1.5, 1.5),
     ("MiniLM cross-encoder", "ms a call", "sentence-transformers"): (2.0, 2.0),
 }
-# Maximum number of multiply-adds per cycle. VNNI does 64, but scales take a part of them. In pumice's kernels a block of 32 columns takes 8
-# multiplications, and 2 more for the block's scale, or 3 more if it has minima or scales in two levels.
+# Maximum number of multiply-adds per cycle. VNNI does 64, but some instructions go to scales: in pumice's kernels a block of 32 columns
+# takes 8 multiplications, and 2 more for the block's scale, or 3 more if the block has minima or scales in two levels.
 LIMITS_VNNI = {"Q4_0": 51.2, "Q8_0": 51.2, "Q4_1": 46.5, "Q4_K": 46.5, "Q5_K": 46.5, "Q6_K": 46.5, "IQ4_XS": 51.2}
 
 
@@ -61,7 +61,7 @@ class Product(NamedTuple):
     format: str
     way: str
     tokens: int
-    macs: float  # multiply-adds per cycle
+    macs: float  # number of multiply-adds per cycle
 
 
 _PRODUCT = re.compile(r"(\S+)\s+(\S+)\s+\d+ x \d+\s+(\d+) \|\s+\S+\s+\S+ \|\s+(\S+) \|")
@@ -125,7 +125,7 @@ def measure_products(b: compare.Bench, program: Path, quick: bool, isa: str, pic
 
 
 class Kept:
-    """The results so far, in a file. For each part: the page's lines, how they were made, and the data of the plots."""
+    """The results so far, stored in a file. For each part: the lines for the page, how they were measured, and the data of the plots."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -174,7 +174,7 @@ def main() -> int:
             lines = []
             try:
                 compare.PARTS[part](b)
-            except Exception as error:  # for example, there is no room for a model
+            except Exception as error:  # for example, no space is left for a model
                 print(f"{part}: {error!r}", file=sys.stderr, flush=True)
                 lines += [f"### {part}", "", f"Not measured: {str(error)[:300]}", ""]
             for table in TABLES:

@@ -1,6 +1,6 @@
 // Measures decode and prefill of a synthetic model with the shape of SmolLM2-135M: 30 layers, hidden size 576, 9 heads, 3 kv heads of 64
-// columns, a feed-forward width of 1536, 49,152 tokens, weights in Q4_1 and the tied head in Q8_0. Prints tokens per second, and the share
-// of the time that is spent on work other than matrix products.
+// columns, a feed-forward width of 1536, 49,152 tokens, weights in Q4_1 and the tied head in Q8_0. Prints tokens per second, and the
+// fraction of the time that is spent on work other than matrix products.
 // Usage: decode_bench [number of threads; 0 means automatic] [number of tokens already in the cache]
 #include <algorithm>
 #include <chrono>
@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLayers = 30, kHidden = 576, kHeads = 9, kKvHeads = 3, kHeadDim = 64, kInner = 1536, kVocab = 49152;
 
-// Adds a matrix of random codes with small scales. This is enough, because the speed does not depend on their values.
+// Adds a matrix of random codes with small scales. Random codes are good enough, because the speed does not depend on the values.
 MatrixId matrix(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
   const std::int64_t stride = row_bytes(format, cols);
   auto bytes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(rows * stride));
@@ -94,8 +94,8 @@ Model model() {
   return m;
 }
 
-// Seconds per run, over many runs. `best` and `median` are wall-clock times. `cpu` is the best processor time of the calling thread, the
-// only useful number on a busy machine.
+// Seconds per run, over many runs. `best` and `median` are wall-clock times. `cpu` is the least processor time of the calling thread. On a
+// busy machine only `cpu` is useful.
 struct Times {
   double best, median, cpu;
 };

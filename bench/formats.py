@@ -1,15 +1,15 @@
-"""Measures weight formats: how fast one token is decoded with each, and how fast packed folders load, both beside F16.
+"""Measures weight formats beside F16: how fast one token is decoded with each format, and how fast packed folders load.
 
     python bench/formats.py [FORMAT ...] [--rounds 9]                         # decoding; writes docs/results/formats.json
     python bench/formats.py --load [KIND ...] [--rounds 9] [--threads 2]      # loading of folders; prints only
 
-FORMAT: formats in memory (cpp/core/formats.def), all by default. Speeds of formats that are not named stay in the file as they are.
-KIND: those of bench/random_packed.py.
+FORMAT: formats in memory (cpp/core/formats.def), all by default. The file keeps the speeds of formats that are not named.
+KIND: kinds of bench/random_packed.py.
 
-Each is measured in turn with F16, one after another in every round, so that a slow minute of the machine falls on both. A ratio is that
-of their fastest rounds, which other programs disturb least. Decoding: 4 tokens a round of one layer of Llama 2 7B with random weights,
-all matrices in one format, on one thread. It is measured in processor time, in which other programs have no part but for the memory
-that they read meanwhile.
+Each format runs in turn with F16, one after the other in every round, so that a slow minute of the machine affects both. A ratio compares
+the fastest round of each, which other programs disturb least. Decoding measures 4 tokens per round, with one layer of Llama 2 7B with
+random weights, all matrices in one format, on one thread. It measures processor time, which other programs affect only by the memory that
+they read meanwhile.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def loaded(path: Path, threads: int) -> _core.Model:
 
 # ---------------------------------------------------------------- decoding
 def file_of(form: str) -> Path:
-    """Returns a file whose matrices have a format in memory: a GGUF file in the first type that is read as this format, or else a packed
-    folder. Writes it first if it does not exist."""
+    """Returns a file whose matrices have this format in memory: a GGUF file of the first type that is loaded as this format, or else a
+    packed folder. Writes it first if it does not exist."""
     for kind, source in random_weights.FORMATS.items():
         if (source.read_as or kind) == form:
             return random_weights.written(WORK / f"random-layer-{kind}.gguf", functools.partial(write_layer, kind=kind))
@@ -68,7 +68,7 @@ def write_layer(file: BinaryIO, kind: str) -> None:
 
 
 def seconds_a_token(model: _core.Model, seed: int) -> float:
-    """Returns the processor's time of this process for a token."""
+    """Returns the processor time of this process per token, in seconds."""
     params = _core.GenerateParams()
     params.max_new_tokens, params.temperature = TOKENS, 0.0
     begin = time.process_time()
@@ -86,7 +86,8 @@ def decode(forms: list[str], rounds: int) -> None:
     for form in forms or _core.build_info()["formats"]:
         path = file_of(form)
         model = loaded(path, 1)
-        pairs = [(seconds_a_token(base, i), seconds_a_token(model, i)) for i in range(rounds + 1)][1:]  # without the first, to warm up
+        # without the first pair, which warms up
+        pairs = [(seconds_a_token(base, i), seconds_a_token(model, i)) for i in range(rounds + 1)][1:]
         f16, own = (min(times) for times in zip(*pairs, strict=True))
         speeds[form] = 1.0 if form == "F16" else round(f16 / own, 2)
         usual = median(f16 / own for f16, own in pairs)

@@ -2,7 +2,7 @@
 turns.
 
 The schemas have strings, numbers, lists and enums. An answer that ends early counts with the tokens that it has. Prints tokens/s with and
-without a grammar, and the cost of a grammar per token and for the first token."""
+without a grammar, and the time that a grammar costs per token and for the first token."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@
 
 namespace pumice::bench {
 
-struct Times {  // in seconds
+struct Times {  // wall-clock or CPU time in seconds
   double best, median;
 };
 
@@ -31,9 +31,9 @@ inline double thread_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Measures the CPU time that one run takes on this thread. Time in which other programs have the processor does not count. Makes as many
-// trials as fit into `budget` seconds, but at least two. A trial repeats a short run until it lasts 50 us, because reading the clock takes
-// most of a microsecond.
+// Measures the CPU time of run() on this thread. Time in which other programs use the processor does not count. Makes as many trials as fit
+// into `budget` seconds, but at least two. A trial repeats run() until the trial lasts 50 us, because reading the clock takes most of a
+// microsecond.
 template <class Run>
 Times measure(Run run, double budget) {
   const double start = thread_seconds();
@@ -55,7 +55,7 @@ inline std::int64_t from_memory() {
   return std::max<std::int64_t>(96 << 20, 3 * static_cast<std::int64_t>(last));
 }
 
-// Memory that has been written once, so that the system has really mapped it. Uses huge pages if the system can.
+// A buffer that has been written once, so that the system has really mapped its memory. Uses huge pages if the system can.
 class HugeBuffer {
  public:
   explicit HugeBuffer(std::int64_t bytes) : bytes_((static_cast<std::size_t>(bytes) + kHuge - 1) / kHuge * kHuge) {
@@ -76,8 +76,8 @@ class HugeBuffer {
   std::uint8_t* data_;
 };
 
-// Measures the clock rate with dependent additions, which take one cycle each. They add registers and not constants, because Intel's cores
-// from Golden Cove on merge several additions of constants into one (the result would be 10 GHz instead of 2.5).
+// Measures the clock rate in Hz, with dependent additions, which take one cycle each. The additions add registers and not constants,
+// because Intel's cores from Golden Cove on merge several additions of constants into one, and the result would be 10 GHz instead of 2.5.
 #if defined(__aarch64__)
 #define PUMICE_ADD "add %0, %0, %0\n\t"
 #else
@@ -95,8 +95,9 @@ inline double clock_hz() {
 }
 #undef PUMICE_ADD
 
-// Reads memory and does nothing else. For this, the C library searches the buffer of zeros for another byte (memchr), with its widest
-// loads. A loop over 8-byte words would read at half the speed while another program uses the core's second hardware thread.
+// Reads memory and does nothing else. memchr() of the C library searches the buffer of zeros for a byte that is not zero, with the widest
+// loads of the processor. A loop over 8-byte words would read at half the speed while another program uses the core's second hardware
+// thread.
 inline void read_all(const std::uint8_t* data, std::size_t bytes) {
   const void* found = std::memchr(data, 1, bytes);
   asm volatile("" : : "r"(found) : "memory");
@@ -125,7 +126,7 @@ inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
   return times_of(std::move(seconds));
 }
 
-// Loops that only use registers, so that no product can be faster. Each adds to 8 independent sums, 1,000 times.
+// Loops that use only registers, so no matrix product can be faster. Each loop adds to 8 independent sums, 1,000 times.
 inline constexpr std::int64_t kPeakSums = 8000;
 #if defined(__x86_64__)
 #define PUMICE_SUMS(step) step("0") step("1") step("2") step("3") step("4") step("5") step("6") step("7")
@@ -153,7 +154,7 @@ PUMICE_PEAK(peak_int16_avx2, PUMICE_INT16)
 
 struct Peak {
   const char *isa, *name;
-  int macs;  // multiply-adds per sum
+  int macs;  // number of multiply-adds per addition to a sum
   void (*run)();
 };
 inline const std::vector<Peak> kPeaks = {

@@ -76,8 +76,8 @@ def may_come(mask: np.ndarray, token: int) -> bool:
 
 
 def judge(engine: Any, file: dict[str, Any], rows: list[list[int]]) -> tuple[str, list[bool], float]:
-    """Returns the error if the schema is refused (else an empty text), for each instance whether it is accepted, and the seconds that
-    compiling took."""
+    """Returns the error if the schema is refused (otherwise an empty text), whether each instance is accepted, and the seconds to compile
+    the schema."""
     begin = time.perf_counter()
     try:
         compiled = engine.compile(file["schema"])

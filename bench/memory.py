@@ -1,15 +1,15 @@
-"""Measures the memory of a process that turns 10,000 texts to vectors, one of which has 8,192 tokens, beside sentence-transformers and
-onnxruntime. Writes what bench/pictures.py draws.
+"""Measures the memory of a process that converts 10,000 texts to vectors, beside sentence-transformers and onnxruntime. One of the texts
+has 8,192 tokens. Writes the figures that bench/pictures.py draws.
 
     python bench/memory.py --python .venv/bin/python [--peers PYTHON] [--threads 2] [--only ENGINE ...] [--json docs/results/memory.json]
 
-The model has random weights and the shape of granite-embedding-small-english-r2: a ModernBERT of 47 M parameters, which takes 8,192
-tokens. Each engine is a process of its own (worker.py). It loads the model, encodes the first 100 texts, then all texts in one call, and
-drops the vectors. Meanwhile, and for 3 seconds afterwards, this program reads from /proc how much of that process is in memory (its
-resident set); the peak is the kernel's own count (VmHWM).
+The model has random weights and the shape of granite-embedding-small-english-r2, a ModernBERT of 47 M parameters, whose texts may have
+8,192 tokens. Each engine is a process of its own (worker.py). It loads the model, encodes the first 100 texts, then all texts in one call,
+and drops the vectors. Meanwhile, and for 3 seconds afterwards, this program reads the resident set of the process (its memory that is in
+RAM) from /proc. The peak is the kernel's own count (VmHWM).
 
 pumice runs with its defaults. The peers get batches that suit them: from the longest text to the shortest, at most 32 texts, and at most
-8,192 tokens with the padding. So the long text is alone, and no other is padded to its length.
+8,192 tokens with the padding. So the long text is alone in its batch, and no other text is padded to its length.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from compare import bench_of, first_line, parser_of, random_encoder
 from turns import WORK, Worker
 
 MODEL = "ModernBERT, 47 M parameters, random weights"
-LONGEST = 8192  # tokens that the model takes
+LONGEST = 8192  # maximum number of tokens in a text
 PEERS = {"batch": 32, "padded": LONGEST}
 ENGINES: dict[str, dict[str, Any]] = {"onnxruntime": PEERS, "sentence-transformers": PEERS, "pumice": {}}
-AFTER = 3.0  # seconds
-POINTS = 200  # of a line, each the largest of its part of the time
+AFTER = 3.0  # seconds to watch the process after its last work
+POINTS = 200  # number of points of a line in the picture; each is the maximum of its part of the time
 
 
 class Sample(NamedTuple):
     seconds: float
-    resident: float  # MiB
+    resident: float  # resident set in MiB
 
 
 class Watch:
     """Reads the resident set of a process 50 times a second, in a thread, until close()."""
 
     def __init__(self, pid: int) -> None:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # VmHWM begins anew
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # restarts the kernel's count VmHWM
         self._pid, self._ended = pid, threading.Event()
         self._samples: list[Sample] = []
         self._thread = threading.Thread(target=self._read)
@@ -70,7 +70,7 @@ def thinned(samples: list[Sample]) -> list[list[float]]:
 
 
 def write_texts(sentences: list[str], file: Path) -> int:
-    """Writes the texts, with a long one in the middle. Its words have a token each at least. Returns the number of texts."""
+    """Writes the texts, with a long one in the middle, each of whose words has at least one token. Returns the number of texts."""
     words = " ".join(sentences).split()
     texts = [*sentences[:5000], " ".join((words * 2)[:LONGEST]), *sentences[5000:9999]]
     file.write_text("\n".join(texts), encoding="utf-8")
@@ -112,7 +112,7 @@ def main() -> None:
             "longest": LONGEST,
             "unit": "MiB",
         }
-        rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(figures)}" for name, figures in engines.items())  # a line for each engine
+        rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(figures)}" for name, figures in engines.items())  # one line for each engine
         Path(arguments.json).write_text(json.dumps(what, indent=1)[:-2] + ',\n "engines": {\n' + rows + "\n }\n}\n")
 
 

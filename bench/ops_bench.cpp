@@ -1,7 +1,8 @@
 // Measures the CPU's kernels on one core, for the instruction set in use (PUMICE_ISA): the products of every format, compared with OpenBLAS
 // and with the limits of the machine; float32 products of several shapes; and row kernels. Prints the best and the median thread CPU time
 // of many trials.
-//   ops_bench [--quick] [--short] [format ...]     formats: measures only the products of these formats
+//   ops_bench [--quick] [--short] [format ...]
+//   format: measures only the products of these formats
 //   --short: measures products of one shape by many numbers of tokens, without comparing them with OpenBLAS
 #include <dlfcn.h>
 
@@ -42,7 +43,7 @@ struct Shape {
 
 struct Settings {
   bool quick = false, only_short = false;
-  std::vector<Format> formats;  // if empty, all formats are measured, and everything else too
+  std::vector<Format> formats;  // formats to measure; if empty, all formats and all other kernels are measured
   double hz = 1;
   double budget() const { return quick ? 0.01 : 0.05; }
 };
@@ -55,7 +56,7 @@ std::vector<Value> random_values(std::int64_t count, Value (*make)(std::uint32_t
   return values;
 }
 
-// Activations in every form that a kernel accepts, for up to kMostTokens tokens. The speed does not depend on their values.
+// The activations of up to kMostTokens tokens, in every form that a kernel accepts. The speed does not depend on their values.
 struct Activations {
   explicit Activations(std::int64_t most_cols)
       : floats(random_values<float>(kMostTokens * activation_stride(most_cols),
@@ -83,7 +84,8 @@ struct Activations {
   std::vector<float> scaled_sums;
 };
 
-// Cuts a product into tiles as the executor does, and calls tile(first output, number of outputs, first token, number of tokens) for each.
+// Divides a product into tiles as the executor does, and calls tile(first output, number of outputs, first token, number of tokens) for
+// each.
 template <class Tile>
 void in_tiles(std::int64_t rows, std::int64_t tokens, Tile tile) {
   if (tokens <= kNarrowRows) return tile(0, rows, 0, tokens);
@@ -114,7 +116,8 @@ void print_limits(const Settings& settings) {
       std::printf("peak %s: not run, this machine has no %s\n", peak.name, peak.isa);
       continue;
     }
-    const double hz = clock_hz();  // measured again, because if the clock rate has risen meanwhile, the result would exceed the peak
+    // measured again: if the clock rate has risen since the last measurement, the result would exceed the peak
+    const double hz = clock_hz();
     const Times t = measure(peak.run, 0.2);
     const auto macs = static_cast<double>(peak.macs * kPeakSums);
     std::printf("peak %s: %.1f MAC/cycle (median %.1f), %.0f GFLOP/s\n", peak.name, macs / t.best / hz, macs / t.median / hz,
@@ -128,18 +131,18 @@ void print_limits(const Settings& settings) {
 }
 
 // ---------------------------------------------------------------- OpenBLAS
-// A function of OpenBLAS that computes a whole product in one call, without panels. This is the speed of OpenBLAS if the bits of a row may
-// depend on its batch.
+// The function of OpenBLAS that computes a whole product in one call, without panels. Its speed is that of OpenBLAS if the bits of a row
+// may depend on the batch.
 using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                        int ldb, float beta, float* c, int ldc);
 Sgemm whole_sgemm() {
   if (blas() == nullptr) return nullptr;
-  void* library = dlopen(blas()->path().c_str(), RTLD_NOW | RTLD_LOCAL);  // the library is already open, so this only finds it
+  void* library = dlopen(blas()->path().c_str(), RTLD_NOW | RTLD_LOCAL);  // the library is already open, so dlopen() only finds it
   void* found = dlsym(library, "scipy_cblas_sgemm");
   return reinterpret_cast<Sgemm>(found != nullptr ? found : dlsym(library, "cblas_sgemm"));
 }
 
-// The times of OpenBLAS for a product: in the executor's tiles (`panels`), and in one call for the whole product.
+// The times of OpenBLAS for a product: in the executor's tiles (`panels`), and in one call for the whole product (`whole`).
 struct Rivals {
   Times panels, whole;
 };
@@ -207,7 +210,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
       const std::int64_t stride = row_bytes(f.format, shape.cols);
       if (f.quantized) return k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
       // All floats are 0.25. Random bytes would contain subnormal numbers, which take 150 cycles per multiply-add on Intel's processors.
-      const bool codes = f.format == Format::F8_E4M3;  // all bytes become the code of 0.25, also those of scales, which are then 9e-15
+      const bool codes = f.format == Format::F8_E4M3;  // All bytes become the code of 0.25, those of the scales too, which then are 9e-15.
       std::vector<std::uint8_t> quarters(static_cast<std::size_t>(kGroupRows * stride), codes ? 0x28 : 0);
       const std::int64_t width = f.block_bytes / f.block;
       const int top = f.format == Format::F16 ? 0x34 : 0x3e, below = f.format == Format::F16 ? 0 : 0x80;
@@ -230,7 +233,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
     if (k.product_fixed != nullptr) p.ways.push_back({"fixed", fixed(k.product_fixed)});
     all.push_back(std::move(p));
   }
-  // Products with float weights (of any float format) that are rounded to fixed point.
+  // The kernel for float weights (of any float format) that are rounded to fixed point.
   const FixedKernels& k = kernels().matrix.fixed;
   Packing p{"rounded", 1, k.group_bytes, {}, 4, {{"fixed", fixed(k.product)}}};
   p.pack = [&k, &floats](Shape shape, std::int64_t group, std::uint8_t* out) {
@@ -269,10 +272,10 @@ void products(const Settings& settings) {
   Activations x(2048);
   std::vector<std::uint8_t> file(static_cast<std::size_t>(most * 4));
   std::mt19937 random(1);
-  for (auto& byte : file) byte = static_cast<std::uint8_t>(random() % 48);  // small bytes, so that no scale is infinite
+  for (auto& byte : file) byte = static_cast<std::uint8_t>(random() % 48);  // small bytes, so that no scale becomes infinite
   const std::vector<float> floats(static_cast<std::size_t>(most), 0.25f);
   std::vector<float> out(static_cast<std::size_t>(kMostTokens * 2048));
-  std::map<std::pair<Shape, std::int64_t>, double> rival;  // GFLOP/s
+  std::map<std::pair<Shape, std::int64_t>, double> rival;  // GFLOP/s of OpenBLAS for the same shape and number of tokens
 
   std::printf(
       "\nProducts, one thread. Up to %lld tokens the weights come from memory (%lld MB of copies), beyond they may stay in the caches.\n"
@@ -281,7 +284,8 @@ void products(const Settings& settings) {
   std::printf("%-8s%-6s %5s x %-5s %6s | %8s %8s | %9s | %6s | %8s %s\n", "weights", "by", "rows", "cols", "tokens", "GFLOP/s", "median",
               "MAC/cycle", "GB/s", "OpenBLAS", "ours / its");
   for (const Packing& packing : packings(x, file, floats)) {
-    const auto format = format_from_name(packing.format);  // null for "rounded", which is measured if any float format is asked for
+    // null for "rounded", which is measured if any of `settings.formats` is a float format
+    const auto format = format_from_name(packing.format);
     const auto wanted = [&](Format f) { return format ? f == *format : !info(f).quantized; };
     if (!settings.formats.empty() && std::none_of(settings.formats.begin(), settings.formats.end(), wanted)) continue;
     for (Shape shape : shapes) {
@@ -378,7 +382,7 @@ void float32_table(const Settings& settings) {
 }
 
 // ---------------------------------------------------------------- rows
-// `bytes`, `macs` and the printed times are those of one unit. A run has `units` of them.
+// Measures run() and prints a line. `bytes`, `macs` and the printed times are those of one unit. A run consists of `units` units.
 void row(const Settings& settings, const std::string& name, double bytes, double macs, const std::function<void()>& run, double units = 1) {
   Times t = measure(run, settings.budget());
   t.best /= units, t.median /= units;
@@ -390,8 +394,8 @@ void row(const Settings& settings, const std::string& name, double bytes, double
 
 std::string label(const char* name, std::int64_t n, const char* more = "") { return std::string(name) + " of " + std::to_string(n) + more; }
 
-// Convolutions, and recurrences over one head. Steps of many rows go through a strip of the state again and again, so it stays in the first
-// cache. Steps of one row read and write all of the state in memory, as decoding does.
+// Measures convolutions, and recurrences over one head. Steps of many rows use the same strip of the state again and again, so the strip
+// stays in the L1 cache. Steps of one row read and write the whole state in memory, as decoding does.
 void recurrent_rows(const Settings& settings, const RowKernels& k) {
   constexpr int dim = 128;
   constexpr std::int64_t most = 512, strip = dim * kStripCols, head = dim / kStripCols * strip;
@@ -444,7 +448,7 @@ void rows_table(const Settings& settings) {
   const RowKernels& k = kernels().rows;
   constexpr std::int64_t kWide = 1 << 18;
   Activations x(2048);
-  float* const a = x.floats.data();  // 512 x 2048 numbers, which is more than a, b and c need (3 x kWide)
+  float* const a = x.floats.data();  // the buffer has 512 x 2048 floats; a, b and c need fewer (3 x kWide)
   float *const b = a + kWide, *const c = b + kWide;
   std::printf(
       "\nRow kernels, one thread, operands in the caches but for attend. GB/s: of what has to be read and written.\n%-44s | %10s %10s | "
@@ -454,7 +458,7 @@ void rows_table(const Settings& settings) {
     row(settings, label("rms_norm", n), 12.0 * static_cast<double>(n), 0, [=] { k.rms_norm(a, b, nullptr, 1e-5f, n, c); });
   row(settings, label("layer_norm", 384, ", with add"), 20.0 * 384, 0, [=] { k.layer_norm(a, b, b + 384, a + 4096, 1e-5f, 384, c); });
   row(settings, label("layer_norm", 1024, ", with add"), 20.0 * 1024, 0, [=] { k.layer_norm(a, b, b + 1024, a + 4096, 1e-5f, 1024, c); });
-  // These kernels work in place, so each run first copies the result of a product into the tile.
+  // These kernels work in place, so each run first copies the result of a product to the tile.
   const std::int64_t tile = kBlockRows * kBlockGroups * kGroupRows, width = kBlockGroups * kGroupRows;
   const std::vector<float> product(a, a + tile);
   const double tile_bytes = 4.0 * static_cast<double>(tile);

@@ -1,12 +1,12 @@
-"""Draws the pictures at the top of README.md from figures that were measured: speed beside peers and memory beside peers, as SVG.
+"""Draws the pictures at the top of README.md from measured figures: speed and memory of pumice beside its peers, as SVG.
 
     python bench/compare.py --python .venv/bin/python --only encode smollm2 --json docs/results/speed.json
     python bench/memory.py --python .venv/bin/python --json docs/results/memory.json
     python bench/pictures.py
 
-Reads docs/results/speed.json and docs/results/memory.json, and writes docs/plots/speed.svg and docs/plots/memory.svg. It needs no package:
-SVG is text, is sharp at any size, and follows the reader's choice of light or dark. Each picture has a background, so its text is readable
-on any page.
+Reads docs/results/speed.json and docs/results/memory.json, and writes docs/plots/speed.svg and docs/plots/memory.svg. The script needs no
+package, because SVG is text. SVG is sharp at any size, and follows the viewer's choice of a light or dark theme. Each picture has a
+background, so its text is readable on any page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PEERS = {  # name -> its colour on a light page and on a dark one
 }
 
 ENCODERS, DECODERS = ("pumice", "onnxruntime", "sentence-transformers"), ("pumice", "llama.cpp")
-# (what is said, beginning of a table's title, its measure, the engines)
+# (heading, beginning of a table's title, measure of the table, engines)
 SPEEDS = [
     (
         "Texts to vectors: MiniLM, 2,000 sentences",
@@ -69,7 +69,7 @@ def picture(height: float, title: str, parts: Iterable[str]) -> str:
 
 
 def machine(measured: str) -> str:
-    """Returns the processor and the instruction set from the first line of bench/compare.py."""
+    """Returns the processor, the instruction set and the threads from the first line that bench/compare.py prints."""
     processor, _, rest = measured.partition(", ")
     threads, _, versions = rest.partition(", ")
     return f"{processor} ({versions.partition('(')[2].partition(')')[0]}), {threads}"

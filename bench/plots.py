@@ -14,7 +14,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from PIL import Image  # noqa: E402
 
-# Part -> file name, label of the x axis, label of the y axis, and whether the x axis is logarithmic (its marks double).
+# Part -> file name, label of the x axis, label of the y axis, and whether the x axis is logarithmic, with a tick at each power of two.
 PLOTS = {
     "batches": ("encode-by-batch.png", "texts a call", "sentences/s", True),
     "products": ("products-by-tokens.png", "tokens", "multiply-adds a cycle, one core", True),
@@ -42,7 +42,7 @@ def draw(what: str, lines: dict[str, list[list[float]]], title: str, path: Path,
     drawn = io.BytesIO()
     figure.savefig(drawn)
     plt.close(figure)
-    Image.open(drawn).convert("RGB").quantize(48).save(path, optimize=True)  # 48 colours take a third of the bytes
+    Image.open(drawn).convert("RGB").quantize(48).save(path, optimize=True)  # with 48 colours the file has a third of the bytes
     print(f"{path}: {path.stat().st_size / 1024:.0f} KB")
 
 

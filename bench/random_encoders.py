@@ -5,8 +5,8 @@ an ONNX file.
 
 The sizes come from the config.json of microsoft/mpnet-base, FacebookAI/xlm-roberta-base, nomic-ai/nomic-embed-text-v1.5,
 answerdotai/ModernBERT-base, ibm-granite/granite-embedding-small-english-r2 (granite-small), google-bert/bert-base-uncased (labels) and
-cross-encoder/ms-marco-MiniLM-L6-v2 (reranker). All models get the tokenizer of MiniLM, so that every engine and family computes the same
-ids, and no id in the middle of a text means padding.
+cross-encoder/ms-marco-MiniLM-L6-v2 (reranker). All models get the tokenizer of MiniLM, so that all engines compute the same ids for all
+families, and no id in the middle of a text means padding.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def write(folder: Path, name: str, tokenizer: Path) -> None:
     if name == "reranker":
         return
     positions = config.max_position_embeddings
-    longest = positions - (2 if name in ("mpnet", "xlm-r") else 0)  # these two number the positions from 2
+    longest = positions - (2 if name in ("mpnet", "xlm-r") else 0)  # the positions of these two begin at 2
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": longest, "do_lower_case": False}))
     if not task:
         describe(folder, config.hidden_size)
@@ -62,7 +62,7 @@ def write(folder: Path, name: str, tokenizer: Path) -> None:
 
 
 def describe(folder: Path, size: int) -> None:
-    """Writes the files by which sentence-transformers knows the layers behind the model."""
+    """Writes the files from which sentence-transformers learns the modules that follow the model."""
     parts = [("", "sentence_transformers.models.Transformer"), ("1_Pooling", "sentence_transformers.models.Pooling")]
     modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(parts)]
     modules.append({"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"})
@@ -72,7 +72,7 @@ def describe(folder: Path, size: int) -> None:
 
 
 def export(model: Any, file: Path) -> None:
-    """Writes the ONNX file of a model, whose output is the first one: hidden rows, or logits."""
+    """Writes the ONNX file of a model. Its output is the model's first output: hidden rows, or logits."""
     import torch
 
     class Hidden(torch.nn.Module):

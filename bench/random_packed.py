@@ -1,4 +1,4 @@
-"""Makes safetensors folders of random weights, whose matrices are packed as GPTQ, AWQ and other libraries pack them."""
+"""Makes safetensors folders of random weights, whose matrices are packed in the layouts of GPTQ, AWQ and other libraries."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 import random_weights
 from random_weights import Shape
 
-GROUP = 128  # columns that have one scale
-# Two layers of Llama 2 7B, whose rows of 11,008 do not divide into a power of two, with few tokens: 405 million weights.
+GROUP = 128  # number of columns that share one scale
+# Two layers of Llama 2 7B with few tokens, 405 million weights. Llama 2's feed-forward width of 11,008 is not a power of two.
 SHAPE = Shape(layers=2, hidden=4096, ffn=11_008, heads=32, kv_heads=32, vocabulary=1024)
 
 
 class Part(NamedTuple):
-    """A tensor of a packed matrix."""
+    """One of the tensors in which a packed matrix is stored."""
 
     suffix: str
     dtype: str
     shape: tuple[int, ...]
-    fill: bytes | None = None  # what its bytes repeat; None means random ones
+    fill: bytes | None = None  # bytes that the tensor repeats; None means random bytes
 
     @property
     def size(self) -> int:
@@ -36,7 +36,7 @@ SCALE = np.float16(1e-3).tobytes()
 
 
 def _gptq(bits: int) -> Callable[[int, int], list[Part]]:
-    stored = {4: b"\x77", 8: b"\x7f"}[bits]  # the zero in the middle, minus one
+    stored = {4: b"\x77", 8: b"\x7f"}[bits]  # the middle code as the zero point; GPTQ stores it minus one
     return lambda rows, cols: [
         Part("qweight", "I32", (cols * bits // 32, rows)),
         Part("qzeros", "I32", (cols // GROUP, rows * bits // 32), stored),
@@ -91,9 +91,9 @@ def _f16(rows: int, cols: int) -> list[Part]:
 
 
 class Kind(NamedTuple):
-    parts: Callable[[int, int], list[Part]]  # of a matrix of so many rows and columns
-    config: dict[str, Any]  # of config.json
-    becomes: str  # the format as which pumice reads it
+    parts: Callable[[int, int], list[Part]]  # called with the rows and columns of a matrix
+    config: dict[str, Any]  # entries to add to config.json
+    becomes: str  # the format in memory after pumice has loaded it
 
 
 def _quantization(method: str, **settings: Any) -> dict[str, Any]:
@@ -118,7 +118,7 @@ KINDS = {
 
 
 def parts_of(kind: Kind, shape: Shape) -> dict[str, Part]:
-    """Returns the tensors of a folder by their names. What is not packed is F16."""
+    """Returns the tensors of a folder by their names. Tensors that are not packed are F16."""
     parts: dict[str, Part] = {}
     for name, tensor in random_weights.tensors_of("f16", shape).items():
         module = random_weights.hf_name(name).removesuffix(".weight")
@@ -130,7 +130,7 @@ def parts_of(kind: Kind, shape: Shape) -> dict[str, Part]:
 
 
 def made(folder: Path, name: str, shape: Shape = SHAPE) -> Path:
-    """Returns the folder of a kind. Writes it first if it does not exist."""
+    """Returns the folder of a kind of KINDS. Writes it first if it does not exist."""
     kind = KINDS[name]
     parts = parts_of(kind, shape)
     path = folder / f"random-packed-{name}-{shape.layers}" / "model.safetensors"

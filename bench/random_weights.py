@@ -17,7 +17,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes in a published config, and the GGUF tensors and keys that the architecture has in addition to those of a Llama."""
+    """The sizes in a published config, and the GGUF tensors and keys that the architecture has beyond those of a Llama."""
 
     layers: int
     hidden: int
@@ -26,13 +26,13 @@ class Shape:
     kv_heads: int
     vocabulary: int
     tied: bool = False  # whether the embedding is also the output head
-    head_dim: int = 0  # 0 means hidden / heads
+    head_dim: int = 0  # columns of a head; 0 means hidden / heads
     architecture: str = "llama"
     keys: dict[str, int | float] = field(default_factory=dict)
-    head_norms: bool = False  # whether there are norms of queries and keys
+    head_norms: bool = False  # whether queries and keys are normalized
     branch_norms: bool = False  # whether there are also norms after attention and after the feed-forward network
-    fused: bool = False  # whether query, key and value are one tensor, and gate and up another
-    rope_factors: int = 0  # for longrope: the number of factors for short texts, and also of those for long texts
+    fused: bool = False  # if true, query, key and value are one tensor, and gate and up are another one
+    rope_factors: int = 0  # number of longrope's factors for short texts, and also of those for long texts; 0 if the model has no longrope
 
     @property
     def head_size(self) -> int:
@@ -42,11 +42,11 @@ class Shape:
 SHAPES = {
     "7b": Shape(layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocabulary=32_000),  # Mistral 7B
     "1b": Shape(layers=16, hidden=2048, ffn=8192, heads=32, kv_heads=8, vocabulary=128_256, tied=True),  # Llama 3.2 1B
-    "qwen3": Shape(  # 0.6B
+    "qwen3": Shape(  # Qwen3 0.6B
         layers=28, hidden=1024, ffn=3072, heads=16, kv_heads=8, vocabulary=151_936, tied=True, head_dim=128, architecture="qwen3",
         keys={"rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-6}, head_norms=True,
     ),
-    "gemma2": Shape(  # 2B
+    "gemma2": Shape(  # Gemma 2 2B
         layers=26, hidden=2304, ffn=9216, heads=8, kv_heads=4, vocabulary=256_000, tied=True, head_dim=256, architecture="gemma2",
         keys={"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, branch_norms=True,
     ),
@@ -60,19 +60,19 @@ SHAPES = {
 
 
 class Format(NamedTuple):
-    id: int  # in GGUF
+    id: int  # the format's number in GGUF
     block: int  # number of weights in a block
     size: int  # bytes of a block
     set: dict[int, bytes] = {}  # offset in a block -> bytes that are the same in all blocks, such as its scale
-    read_as: str = ""  # the format in memory, if it has another name
+    read_as: str = ""  # the name of the format in memory, if it is another one
 
 
 def f16(value: float) -> bytes:
     return np.float16(value).tobytes()
 
 
-# The minima of Q4_K and Q5_K have a scale of their own. With these values, the mean of all weights is 0, so the routers of a mixture spread
-# the tokens over all experts. MXFP4's scale is a power of two: 2 ** (byte - 127).
+# Q4_K and Q5_K have a separate scale for their minima. With these values the mean of all weights is 0, so the routers of a mixture
+# distribute the tokens over all experts. The scale of MXFP4 is a power of two: 2 ** (byte - 127).
 FORMATS = {
     "F32": Format(0, 1, 4),
     "F16": Format(1, 1, 2),
@@ -101,8 +101,8 @@ CONTEXT = 16384
 
 class Tensor(NamedTuple):
     format: str
-    shape: tuple[int, ...]  # rows, then columns; experts come before both; one number for a vector
-    fill: float | None = None  # the value of all entries of a tensor in F32; None means random ones
+    shape: tuple[int, ...]  # (experts, rows, columns), (rows, columns), or the length of a vector
+    fill: float | None = None  # the value of all elements of an F32 tensor; None means random values
 
     @property
     def size(self) -> int:
@@ -115,8 +115,8 @@ def vector(size: int, fill: float = 1.0) -> Tensor:
 
 
 def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
-    """Returns the tensors by their names in GGUF. In Q4_K_M, the head is Q6_K, as are attn_v and ffn_down of half the layers. A fused
-    attn_qkv is Q5_K. All other matrices are Q4_K."""
+    """Returns the tensors by their names in GGUF. For Q4_K_M, the format of the head, and of attn_v and ffn_down in half of the layers, is
+    Q6_K; of a fused attn_qkv, Q5_K; of all other matrices, Q4_K."""
     mixed = kind == "q4_k_m"
     usual, joined, better = ("Q4_K", "Q5_K", "Q6_K") if mixed else (kind.upper(),) * 3
     hidden, ffn, head = shape.hidden, shape.ffn, shape.head_size
@@ -142,8 +142,8 @@ def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
 
 
 def random_tensor(tensor: Tensor, random: np.random.Generator) -> bytes:
-    """Returns the bytes of a tensor. Blocks have random codes, and all scales are equal. Floats repeat a short random piece. This is
-    enough, because the speed does not depend on the values."""
+    """Returns the bytes of a tensor. Blocks have random codes, and all scales are equal. Float tensors repeat a short random piece. Such
+    values are good enough, because the speed does not depend on them."""
     form, count = FORMATS[tensor.format], math.prod(tensor.shape)
     if tensor.fill is not None:
         same = np.full(count, tensor.fill, "<f4")
@@ -166,7 +166,7 @@ def text(value: str) -> bytes:
 
 
 def value_of(value: Any) -> bytes:
-    """Returns a value in GGUF's form: the id of its type, then the value. The entries of a list have the type of the first one."""
+    """Returns a value as GGUF stores it: the number of its type, then the value. The type of a list's elements is that of the first one."""
     if isinstance(value, np.ndarray):
         return struct.pack("<IIQ", 9, {"int32": 5, "float32": 6}[value.dtype.name], len(value)) + value.tobytes()
     if isinstance(value, list):
@@ -197,7 +197,7 @@ def metadata_of(shape: Shape) -> dict[str, Any]:
 
 
 def metadata(architecture: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metadata of a file without a tokenizer. `keys` have no prefix."""
+    """Returns the metadata of a file without a tokenizer. The names in `keys` lack the architecture's prefix."""
     outer = {"general.architecture": architecture, "tokenizer.ggml.model": "no_vocab"}
     return outer | {f"{architecture}.{name}": value for name, value in keys.items()}
 
@@ -217,7 +217,7 @@ def write_gguf(file: BinaryIO, metadata: dict[str, Any], tensors: dict[str, Tens
         file.write(bytes(-tensor.size % 32))
 
 
-# Names of a layer's tensors: in GGUF -> in transformers
+# Names of a layer's tensors in GGUF -> names in transformers.
 HF_LAYER = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -263,8 +263,7 @@ def hf_config(shape: Shape) -> dict[str, object]:
 
 
 def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = False) -> Path:
-    """Returns the GGUF file of a shape, or its safetensors folder (which can only be a Llama in BF16). Writes it first if it does not
-    exist."""
+    """Returns the GGUF file of a shape, or its safetensors folder (only for a Llama in BF16). Writes it first if it does not exist."""
     shape = SHAPES[name]
     tensors = tensors_of(kind, shape)
     path = folder / f"random-{name}-{kind}" / "model.safetensors" if safetensors else folder / f"random-{name}-{kind}.gguf"
@@ -281,8 +280,8 @@ def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = Fals
 
 
 def made_with_tokenizer(folder: Path, name: str, source: Path) -> Path:
-    """Returns the GGUF file of a shape whose tokenizer, chat template and number of tokens are those of the GGUF file `source`, so that a
-    server can read text with it. Needs pumice. Writes the file first if it does not exist."""
+    """Returns the GGUF file of a shape. Its tokenizer, chat template and number of tokens are those of the GGUF file `source`, so that a
+    server can tokenize text. Needs pumice. Writes the file first if it does not exist."""
     from pumice import _core
 
     keys = {key: value for key, value in _core.open_file(str(source)).metadata().items() if key.startswith("tokenizer.")}
@@ -293,7 +292,7 @@ def made_with_tokenizer(folder: Path, name: str, source: Path) -> Path:
 
 
 def written(path: Path, write: Callable[[BinaryIO], None]) -> Path:
-    """Calls `write` to make the file, if it does not exist yet. A file that is not whole has another name."""
+    """Calls `write` to make the file if it does not exist yet. Until the file is complete, its name has another suffix."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")

@@ -3,11 +3,11 @@ are docstrings.
 
 python3 bench/ranking.py --python .venv/bin/python --peers .venv-bench/bin/python [--queries 1000] [--documents 9000]
 
---python is a Python that has pumice and the sample models, and --peers one that has sentence-transformers, torch and numpy. The comparison
-runs in the latter. Queries and documents are different docstrings, drawn at random with examples/demo.py. Scores are float64 dot products
-of the float32 vectors of each engine. Two rankings count as equal if, at each rank, they have the same document, or documents whose scores
-by sentence-transformers differ by at most 1e-6 (ties). The exit code is 1 if fewer than 99.9 % of the queries have equal rankings with
-compute="float32"."""
+--python is a Python that has pumice and the sample models. --peers is a Python that has sentence-transformers, torch and numpy; the
+comparison runs there. Queries and documents are different docstrings, drawn at random with examples/demo.py. Scores are float64 dot
+products of the float32 vectors of each engine. Two rankings count as equal if, at each rank, they have the same document, or documents
+whose scores by sentence-transformers differ by at most 1e-6 (ties). The exit code is 1 if fewer than 99.9 % of the queries have equal
+rankings with compute="float32"."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def compare(count: int) -> int:
     for name in ("float32", "auto"):
         ours = scores(name)
         found = best(ours)
-        gaps = np.abs(np.take_along_axis(theirs, found, 1) - at)  # at each rank, the score difference to the right document
+        # at each rank, the difference between the scores of the found and of the right document
+        gaps = np.abs(np.take_along_axis(theirs, found, 1) - at)
         alike[name] = float((gaps <= TIE).all(axis=1).mean())
         sets = np.mean([len(np.intersect1d(x, y)) == BEST for x, y in zip(found, expected, strict=True)])
         shared = np.mean([len(np.intersect1d(x, y)) / BEST for x, y in zip(found, expected, strict=True)])

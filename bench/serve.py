@@ -1,17 +1,17 @@
-"""Compares `pumice serve` with other servers, over HTTP, in one run: the servers are started in turn and get the same requests.
+"""Compares `pumice serve` with other servers over HTTP in one run. The servers are started in turn and get the same requests.
 
     python bench/serve.py --python .venv/bin/python [--llama-server PATH] [--llama-cpp-python PYTHON] [--infinity PYTHON] [--rounds 3]
                           [--clients 1 8 32] [--parts chat beside embed inside numbers] [--model FILE.gguf | gemma3 | 1b] [--new 64]
 
-chat: so many clients at once, each with --requests requests one after another, answers as streams. Tokens/s of all clients together, the
-    time to the first token, the gaps between tokens (p50 and p99), and the server's memory.
+chat: --clients clients at once, each of which sends --requests requests one after another and gets streams. Measures tokens/s of all
+    clients together, the time to the first token, the gaps between tokens (p50 and p99), and the server's memory.
 beside: the time to the first token of short prompts, while another client sends prompts of 600 tokens one after another.
-embed: so many clients with one text a request.
-inside: what the same clients get without HTTP: as many tasks with achat() and with aencode(), and one generate() of 8 prompts. The shares
-    say what HTTP costs.
-numbers: the largest gaps in 32 streams while other clients ask for 1,000 vectors as numbers and send a prompt of 600 tokens.
+embed: --clients clients at once, with one text per request.
+inside: the same work without HTTP: as many tasks that call achat() and aencode(), and one generate() of 8 prompts. The percentages compare
+    these with the server, and so show what HTTP costs.
+numbers: the largest gaps in 32 streams while other clients ask for 1,000 vectors as JSON numbers and send a prompt of 600 tokens.
 
-The client is this file: one process, one connection a client, no library between (httpx takes more time than the servers do).
+The client is this file: one process with one connection per client, and no HTTP library, because httpx takes more time than the servers do.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ QUESTIONS = [
     "Why does pumice float on water?", "Name three rocks and what they are used for.", "How is glass made?", "What is a volcano?",
     "Explain why the sky is blue.", "Write a short note to a friend about the sea.", "What is the use of basalt?", "How do rivers begin?",
 ]  # fmt: skip
-LONG = " ".join(f"Sentence {i} tells of the stones that lie beside the river." for i in range(46))  # about 600 tokens
+LONG = " ".join(f"Sentence {i} tells of the stones that lie beside the river." for i in range(46))  # has about 600 tokens
 
 
 # ---------------------------------------------------------------- a client
 @dataclass
 class Seen:
-    """What a client saw: tokens, the time to the first one, the gaps between those that follow."""
+    """What a client measured: the number of tokens, the time to the first one, and the gaps between the following ones."""
 
     tokens: int = 0
     firsts: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Seen:
 
 
 class Connection:
-    """One connection that is kept for all requests of a client."""
+    """One HTTP connection, which a client uses for all its requests."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -65,7 +65,7 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
 
     async def send(self, path: str, body: Any) -> asyncio.StreamReader:
-        """Sends a request and returns the connection at the begin of the answer's body. Sets `chunked` and `length`."""
+        """Sends a request. Returns a reader at the beginning of the answer's body. Sets `status`, `chunked` and `length`."""
         data = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         while True:
@@ -81,14 +81,14 @@ class Connection:
             except (asyncio.IncompleteReadError, ConnectionError):
                 if fresh:
                     raise
-                self.close()  # the server has closed a connection that had no request
+                self.close()  # the server has closed this connection while it was idle
         self.status = int(head.split(" ", 2)[1])
         self.chunked = "transfer-encoding: chunked" in head
         self.length = int(head.partition("content-length:")[2].split("\r\n")[0] or 0) if "content-length:" in head else 0
         return reader
 
     async def parts(self, path: str, body: Any) -> Any:
-        """Yields the parts of the answer's body as they come."""
+        """Yields the parts of the answer's body as they arrive."""
         reader = await self.send(path, body)
         if not self.chunked:
             yield await reader.readexactly(self.length)
@@ -103,7 +103,7 @@ class Connection:
 
 
 async def stream(connection: Connection, body: dict[str, Any]) -> Seen:
-    """Sends one request for a stream."""
+    """Sends one request for a stream, and measures its tokens."""
     seen, started, last = Seen(), time.perf_counter(), None
     rest = b""
     async for part in connection.parts("/v1/chat/completions" if "messages" in body else "/v1/completions", body):
@@ -124,13 +124,14 @@ async def stream(connection: Connection, body: dict[str, Any]) -> Seen:
             else:
                 seen.gaps.append(now - last)
             last = now
-    seen.tokens = seen.tokens or len(seen.firsts) + len(seen.gaps)  # llama_cpp.server has no usage in streams, but an event a token
+    seen.tokens = seen.tokens or len(seen.firsts) + len(seen.gaps)  # llama_cpp.server sends no usage in streams, but one event per token
     seen.wrong = connection.status != 200 or not seen.firsts
     return seen
 
 
 def chat_body(question: str, new: int, more: dict[str, Any]) -> dict[str, Any]:
-    """Returns a request of /v1/chat/completions or, if more["prompts"] is true, of /v1/completions, for a model without a chat template."""
+    """Returns a request of /v1/chat/completions. If more["prompts"] is true (the model has no chat template), it is one of
+    /v1/completions."""
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": question}]}
     if more.get("prompts"):
         asked, more = {"prompt": question}, {name: value for name, value in more.items() if name != "prompts"}
@@ -139,7 +140,7 @@ def chat_body(question: str, new: int, more: dict[str, Any]) -> dict[str, Any]:
 
 
 async def clients(port: int, count: int, requests: int, new: int, more: dict[str, Any]) -> tuple[Seen, float]:
-    """Runs clients at once and returns what they saw, and the seconds of all."""
+    """Runs `count` clients at once. Returns what they measured together, and the seconds until the last one has ended."""
 
     async def one(number: int) -> Seen:
         seen, connection = Seen(), Connection(port)
@@ -157,7 +158,7 @@ async def clients(port: int, count: int, requests: int, new: int, more: dict[str
 
 
 async def beside(port: int, more: dict[str, Any], seconds: float) -> list[float]:
-    """Returns the times to the first token of short prompts beside long ones of another client."""
+    """Returns the times to the first token of short prompts, while another client sends long prompts."""
     end = time.perf_counter() + seconds
 
     async def long() -> None:
@@ -177,7 +178,7 @@ async def beside(port: int, more: dict[str, Any], seconds: float) -> list[float]
 
 
 async def numbers(port: int, more: dict[str, Any]) -> tuple[Seen, Seen]:
-    """Returns what 32 streams see by themselves, and beside a large answer in numbers and a long prompt."""
+    """Returns the measurements of 32 streams that run alone, and of 32 streams beside a large answer of numbers and a long prompt."""
     alone, _ = await clients(port, 32, 1, 48, more)
 
     async def large() -> None:
@@ -192,7 +193,7 @@ async def numbers(port: int, more: dict[str, Any]) -> tuple[Seen, Seen]:
 
 
 async def embeds(port: int, count: int, requests: int, base64: bool) -> float:
-    """Returns texts/s of clients with one text a request."""
+    """Returns the texts/s of all clients together, each with one text per request."""
 
     async def one(number: int) -> None:
         connection = Connection(port)
@@ -212,7 +213,7 @@ async def embeds(port: int, count: int, requests: int, base64: bool) -> float:
 # ---------------------------------------------------------------- servers
 @dataclass(frozen=True)
 class Kind:
-    """A server: its command for a port, and what its requests need beside the others'."""
+    """A kind of server: its command for a port, and what its requests need beyond those of other servers."""
 
     name: str
     command: Callable[[int], list[str]]
@@ -222,7 +223,7 @@ class Kind:
 
 
 class Running:
-    """A server process, from its start to its end."""
+    """A server process. It is started here, and ended by close()."""
 
     def __init__(self, kind: Kind) -> None:
         with socket.socket() as free:
@@ -243,7 +244,7 @@ class Running:
         self.start_seconds = time.perf_counter() - started
 
     def memory(self) -> float:
-        """Returns the resident MiB of the process and its children."""
+        """Returns the resident memory of the process and its children, in MiB."""
         total = 0
         for line in subprocess.run(["ps", "-eo", "pid=,ppid=,rss="], capture_output=True, text=True, check=True).stdout.splitlines():
             pid, parent, rss = map(int, line.split())
@@ -329,7 +330,8 @@ print(known[name]() if name in known else pathlib.Path(name).resolve(), samples.
 """
 
 
-# What `numbers` sees over HTTP, in process: the largest gap of 32 streams, by themselves and beside 1,000 texts and a long prompt.
+# Measures inside the process what `numbers` measures over HTTP: the largest gap of 32 streams, alone and beside 1,000 texts and a long
+# prompt.
 INSIDE_GAPS = """
 import asyncio, json, sys, time
 import pumice
@@ -428,7 +430,7 @@ def main() -> None:
             )
         )  # fmt: skip
 
-    if given.model == "gemma3":  # a base model
+    if given.model == "gemma3":  # Gemma 3 270M is a base model without a chat template
         for kind in chats:
             kind.more["prompts"] = True
 

@@ -1,12 +1,12 @@
-"""Compares pumice with llama.cpp on hybrids and mixtures of experts: published shapes with random weights.
+"""Compares pumice with llama.cpp on hybrid models and mixtures of experts. The models have published shapes and random weights.
 
     python bench/shapes.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only SHAPE ...] [--layers 8] [--prompts 256 512]
 
-The formats are those of Q4_K_M (gpt-oss: MXFP4 experts, all else Q8_0). For each shape it measures prompts, decoding, and decoding of a
-batch of 8, with the engines in turn on the same file. Beside decoding it prints the bytes that a token has to read (the weights that the
-router chooses, and the state), and the share of a plain read of memory. A large model has fewer layers here than the published one, so that
-the file fits; the speeds of all layers are extrapolated and printed as such. Each file is removed after its measurements, unless --keep is
-given.
+The formats are those of Q4_K_M (gpt-oss: MXFP4 experts, everything else Q8_0). For each shape it measures prefill, decoding, and decoding
+of a batch of 8, with the engines in turn on the same file. Beside decoding it prints the bytes that each token reads (the weights that the
+router chooses, and the state), and the speed as a percentage of a plain read of memory. A large model has fewer layers here than the
+published one, so that the file fits. The speeds of all layers are then extrapolated and marked so. Each file is removed after its
+measurements, unless --keep is given.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class Model(NamedTuple):
     architecture: str
     keys: dict[str, Any]
     tensors: Tensors
-    chosen: float = 1  # the share of the experts that a token uses
-    state: int = 0  # bytes of a sequence's recurrent state, in float32
-    cache: int = 0  # bytes of keys and values of one position, in float16
+    chosen: float = 1  # fraction of the experts that a token uses
+    state: int = 0  # bytes of a sequence's recurrent state in all layers, in float32
+    cache: int = 0  # bytes of keys and values of one position in all layers, in float16
 
     def share(self, name: str) -> float:
-        """Returns which share of a tensor a token reads. Of an embedding that is not the head also, it reads one row."""
+        """Returns which fraction of a tensor's weights a token reads. For an embedding that is not also the head this is 0, as a token
+        reads one row."""
         if name == "token_embd.weight" and "output.weight" in self.tensors:
             return 0
         return self.chosen if "_exps." in name else 1
@@ -48,7 +49,7 @@ class Model(NamedTuple):
 
     @property
     def products(self) -> float:
-        """The number of multiply-adds of a prompt's token in products with weights, without the head."""
+        """The number of multiply-adds per prompt token in products with weights, without those of the head."""
         outer = ("token_embd.weight", "output.weight")
         return sum(self.share(name) * math.prod(t.shape) for name, t in self.tensors.items() if name not in outer)
 
@@ -58,7 +59,7 @@ class Model(NamedTuple):
 
 # ---------------------------------------------------------------- parts of layers
 def better(i: int) -> str:
-    """Returns the format of attn_v and ffn_down in layer i: Q4_K_M keeps those of half the layers in Q6_K."""
+    """Returns the format of attn_v and ffn_down in layer i. Q4_K_M keeps these matrices in Q6_K in half of the layers."""
     return "Q6_K" if i % 2 == 0 else "Q4_K"
 
 
@@ -90,7 +91,7 @@ def experts(down: str, hidden: int, ffn: int, count: int, format: str = "Q4_K") 
 
 
 def attention(i: int, hidden: int, q: int, kv: int, rows: int = 1) -> Tensors:
-    """rows: how many rows of attn_q each query has. It is 2 if a gate's rows are among them."""
+    """`rows`: number of rows of attn_q per query row. It is 2 if attn_q also has the rows of a gate."""
     return matrices(
         attn_q=("Q4_K", rows * q, hidden), attn_k=("Q4_K", kv, hidden), attn_v=(better(i), kv, hidden), attn_output=("Q4_K", hidden, q)
     )
@@ -106,7 +107,8 @@ def attention_keys(hidden: int, heads: int, kv_heads: int | list[int], head: int
 
 # ---------------------------------------------------------------- families
 def qwen35(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, value_heads: int, draft: bool = False) -> Model:
-    """Three layers of four are delta rules with 16 key heads. draft: behind them is the layer for draft tokens, with full attention."""
+    """Three of four layers are delta rules with 16 key heads. With `draft`, a layer for draft tokens with full attention follows the
+    others."""
     vocabulary, head, key_heads, width, taps = 248_320, 256, 16, 128, 4
     inner, q, kv = value_heads * width, heads * head, kv_heads * head
     channels = 2 * key_heads * width + inner
@@ -161,8 +163,9 @@ def lfm2(layers: int) -> Model:
 
 
 def granite_tiny(layers: int) -> Model:
-    """Granite 4 H Tiny: Mamba-2, attention in layers 5, 15, 25 and 35, and experts beside a shared one in all. The published head is the
-    embedding; here it is a matrix of its own. With random weights a tied head repeats its input token, and so the experts of that token."""
+    """Granite 4 H Tiny: Mamba-2 layers, attention in layers 5, 15, 25 and 35, and in all layers experts beside a shared expert. In the
+    published model the embedding is also the head; here the head is a matrix of its own. With random weights, a model whose embedding is
+    also the head would repeat its input token, and so always choose the experts of that token."""
     hidden, heads, kv_heads, vocabulary, count, chosen, ffn, shared = 1536, 12, 4, 100_352, 64, 6, 512, 1024
     ssm_heads, width, state_size, taps = 48, 64, 128, 4
     head, inner, attends = hidden // heads, ssm_heads * width, [i for i in (5, 15, 25, 35) if i < layers]
@@ -210,7 +213,7 @@ def qwen3_moe(layers: int) -> Model:
 
 
 def gpt_oss(layers: int) -> Model:
-    """gpt-oss-20b. Every second layer attends to a window of 128."""
+    """gpt-oss-20b. Every second layer attends to a window of 128 positions."""
     hidden, heads, kv_heads, head, vocabulary, count, chosen, ffn = 2880, 64, 8, 64, 201_088, 32, 4, 2880
     q, kv = heads * head, kv_heads * head
     tensors = outer(hidden, vocabulary, tied=False, format="Q8_0", table="Q8_0")
@@ -233,12 +236,12 @@ def gpt_oss(layers: int) -> Model:
 @dataclass(frozen=True)
 class Shape:
     title: str
-    layers: int  # of the published model
+    layers: int  # number of layers of the published model
     measured: int  # number of layers that are measured by default
     model: Callable[[int], Model]
 
 
-# The numbers are those of the published config.json files.
+# The numbers come from the published config.json files.
 SHAPES = {
     "qwen3.5-0.8b": Shape("Qwen3.5-0.8B", 24, 24, lambda n: qwen35(n, 1024, 3584, 8, 2, 16)),
     "qwen3.5-2b": Shape("Qwen3.5-2B", 24, 24, lambda n: qwen35(n, 2048, 6144, 8, 2, 16)),

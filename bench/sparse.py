@@ -1,17 +1,18 @@
-"""Measures sparse vectors (SPLADE) beside sentence-transformers' SparseEncoder and onnxruntime: texts a second of a DistilBERT of the
-published size with random weights, for short texts (one sentence) and long ones (256 tokens).
+"""Measures sparse vectors (SPLADE) beside sentence-transformers' SparseEncoder and onnxruntime: the texts/s of a DistilBERT with the
+published size and random weights, for short texts (one sentence) and long texts (256 tokens).
 
     python3 bench/sparse.py --python .venv/bin/python --peers .venv-bench/bin/python [--rounds 7] [--threads 2]
 
---python is a Python that has pumice and the sample models, and --peers one that has sentence-transformers, torch, transformers, onnx and
-onnxruntime. Each engine is a process of its own that loads the model once. They take turns: one warm-up each, then in each round all encode
-the same texts, tokenising included. The peers first try batches of 8, 16, 32 and 64 and keep the best. For onnxruntime, the graph ends with
-the pooled values, and texts are sorted by length and padded by batch, as suits it best. The bias of the head is such that about 200 tokens
-of a long text have values above 0, as in trained models. All give compressed rows on the CPU.
+--python is a Python that has pumice and the sample models. --peers is a Python that has sentence-transformers, torch, transformers, onnx
+and onnxruntime. Each engine is a process of its own that loads the model once. The engines take turns: after one warm-up each, all encode
+the same texts in each round, tokenising included. The peers first try batches of 8, 16, 32 and 64 texts and keep the fastest. For
+onnxruntime, the graph ends with the pooled values, and texts are sorted by length and padded by batch, because this is fastest. The bias of
+the head is such that about 200 tokens of a long text have values above 0, as in trained models. All engines give CSR rows on the CPU.
 
-A line for each engine has texts/s (lowest to highest), and how many times as fast pumice is (the median of the ratios of each round). Then
-comes the same ratio of processor time, which other programs on the machine disturb less (take --threads 1 for it, because threads that wait
-for work may spin), the smallest cosine of a text's vectors with pumice's, and the mean number of values. Takes some minutes."""
+The script prints one line for each engine. It has the texts/s (lowest to highest), and how many times as fast pumice is (the median of the
+ratios of each round). Then come the same ratio in processor time, the smallest cosine between a text's vector and pumice's, and the mean
+number of values. Other programs on the machine disturb processor time less; take --threads 1 for it, because threads that wait for work may
+spin. Takes some minutes."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "bench" / "sparse"
 COUNTS = {"short": 200, "long": 20}
 
-# Writes the model's folder and the texts.
+# Writes the model's folder, and the texts.
 MODEL = """
 import json, random, sys
 import torch, transformers
@@ -71,8 +72,8 @@ sys.path.insert(0, sys.argv[1])
 import demo, samples
 json.dump([str(samples.minilm()), list(demo.docstrings(4000))], open(sys.argv[2], "w"))
 """
-# Each line of input is the name of a kind of texts, a number of texts, and the file for the result or null. The answer is a line with the
-# seconds, and the seconds of a processor.
+# Times an engine. Each input line has the name of a kind of texts, a number of texts, and the result's file or null. Each output line has
+# the wall-clock seconds and the processor seconds.
 TIMED = """
 import json, sys, time
 def timed(work):

@@ -7,14 +7,15 @@ MODEL may be qwen3.5-0.8b: random weights of its shape, with its layer for draft
 
 wrong: all guesses are given, and all are wrong.
 lookup: guesses are looked up in a text that repeats itself. The model needs a tokenizer of its own.
-draft: the smaller model computes guesses, which take its time. But they are replaced by given guesses, of which a share a is right. The
-    measured speed is printed with the theory for g guesses: (1 - a^(g+1)) / (1 - a) tokens in the time of one step with g + 1 rows plus g
-    steps of the smaller model, where the times of both steps are measured.
-mtp: the model's own layer for draft tokens makes guesses. They, too, are replaced by given ones. What a guess costs is printed beside the
-    duration of a step, and the time of a prompt beside that of a model that was loaded without the layer.
-prefix: a prefix is computed, saved to a file and loaded from it.
+draft: the smaller model computes guesses, which takes its usual time. But its guesses are replaced by given ones, of which a fraction a is
+right.
+    The measured speed is printed with the theoretical one for g guesses: (1 - a^(g+1)) / (1 - a) tokens in the time of one step with g + 1
+    rows plus g steps of the smaller model. The times of both steps are measured.
+mtp: the model's own layer for draft tokens makes guesses. They, too, are replaced by given ones. The time of a guess is printed beside the
+    time of a step, and the time of a prompt beside that of a model that was loaded without the layer.
+prefix: the cache of a prefix is computed, saved to a file and loaded from the file.
 
-The variants take turns, and rates are medians of the rounds. Run it on an idle machine.
+The variants take turns, and rates are medians over the rounds. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def prompts(source: str, options: dict[str, Any], prompt: np.ndarray, rounds: in
         seconds: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
         for turn in range(rounds + 1):
             for name, model in (("with", having), ("without", lacking)):
-                long[0] = turn  # another text, so that its pages are not known
+                long[0] = turn  # makes the text another one, so that its pages are not in the prefix cache
                 told = run(model, long, 24, {"mtp": "off"})[2]
                 seconds[name].append((told["prefill_seconds"], told["decode_seconds"]))
     medians = {name: np.median(np.array(times[1:]), axis=0) for name, times in seconds.items()}
@@ -158,8 +159,8 @@ def prompts(source: str, options: dict[str, Any], prompt: np.ndarray, rounds: in
 def step_seconds(
     model: pumice.Model, prompt: np.ndarray, said: list[int], rows: int, rounds: int, more: dict[str, Any] | None = None
 ) -> float:
-    """Returns the seconds of a step that decodes this many rows of one sequence. All rows but one are guesses, which are all right. `more`
-    are further options for guesses."""
+    """Returns the seconds of a step that decodes this many rows of one sequence. All rows but the first are guesses, and all guesses are
+    right. `more` are further options for guesses."""
     vocab = model.info["vocab_size"]
     said = [i % vocab for i in said]
     if rows > 1:

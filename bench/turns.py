@@ -1,4 +1,4 @@
-"""Runs engines in turn, each in a process of its own, and prints tables of what they measure."""
+"""Runs engines in turn, each in a process of its own, and prints tables of their measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Seen = dict[str, dict[str, list[float]]]  # engine -> measure -> one number per 
 
 
 class Engine(NamedTuple):
-    """The arguments with which a process is started."""
+    """The command-line arguments of a process of bench/worker.py."""
 
     python: str
     engine: str
@@ -93,8 +93,8 @@ print(time.perf_counter() - begin)
 
 
 class AfterTouch:
-    """Runs a worker after another process has used as much memory as the worker will need. The host of a virtual machine takes unused
-    memory away, and gives it back at only 0.2 to 1 GB/s. Without this class, a test of loading would measure the host."""
+    """Runs a worker after another process has written as much memory as the worker will need. The host of a virtual machine takes unused
+    memory away from it, and gives memory back at only 0.2 to 1 GB/s. Without this class, a benchmark of loading would measure the host."""
 
     def __init__(self, worker: Works, size: int) -> None:
         self._worker, self._size = worker, size
@@ -127,8 +127,8 @@ Runs = Mapping[str, tuple[Works, dict[str, Any]]]
 
 
 def in_turn(runs: Runs, rounds: int, warm: bool = True) -> Seen:
-    """Runs every worker once per round, so that a slow minute of the machine affects all of them. warm: whether to run each worker once
-    before, without counting it."""
+    """Runs every worker once per round, so that a slow minute of the machine affects all of them. If `warm`, first runs each worker once
+    without counting it."""
     seen: Seen = {name: {} for name in runs}
     for worker, go in runs.values() if warm else ():
         worker.run(**go)
@@ -144,7 +144,7 @@ class Row(NamedTuple):
     median: float
     low: float
     high: float
-    ratio: float  # how many times better pumice is than this engine, as the median over the rounds
+    ratio: float  # how many times as good as this engine pumice is, as the median over the rounds
     note: str
 
 
@@ -154,11 +154,11 @@ class Table(NamedTuple):
     rows: list[Row]
 
 
-TABLES: list[Table] = []  # all tables that were printed so far; cpu_report.py reads them
+TABLES: list[Table] = []  # all tables that were printed so far, for cpu_report.py
 
 
 def table(title: str, seen: Seen, key: str, note: Callable[[str, dict[str, list[float]]], str] = lambda name, values: "") -> None:
-    """Prints the median of each engine, and how many times better pumice is. Higher is better for speeds (keys that end with "/s"), and
+    """Prints the median of each engine, and how many times as good pumice is. Higher is better for speeds (keys that end with "/s"), and
     lower is better for times and bytes."""
     ours = seen["pumice"][key]
     speed = key.endswith("/s")

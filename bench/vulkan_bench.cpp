@@ -1,7 +1,7 @@
-// Measures every operation on a Vulkan device by the GPU's own clock. Prints the GB/s that are read and written, the GFLOP/s, and a plain
-// copy for comparison. The shapes are those of a 7B decoder.
+// Measures every operation on a Vulkan device by the GPU's own clock. Prints the GB/s that an operation reads and writes, its GFLOP/s, and
+// the GB/s of a plain copy for comparison. The shapes are those of a 7B decoder.
 // Usage: vulkan_bench [N, for the device vulkan:N in pumice.devices(); default 0] [tiny]
-// `tiny` takes small shapes, to try the program itself on software Vulkan.
+// `tiny` selects small shapes, to try the program itself on software Vulkan.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -124,7 +124,7 @@ class Bench {
     });
   }
 
-  // Measures rope, store and attend for a batch of one text, which has `rows` tokens after `past` cached tokens.
+  // Measures rope, store and attend for a batch of one text, which has `rows` new tokens after `past` cached tokens.
   void attention(std::int32_t rows) {
     const std::int32_t q = s_.heads * s_.head_dim, kv = s_.kv_heads * s_.head_dim;
     simple(str("after ", s_.past, " tokens"), rows, [&](Program& p, Weights&) {
@@ -146,7 +146,8 @@ class Bench {
     });
   }
 
-  // A batch of one text, which goes on from a state and leaves one, as in the layers of a hybrid decoder.
+  // Measures a convolution for a batch of one text. It starts from a saved state and saves another one, as in the layers of a hybrid
+  // decoder.
   void convolution(std::int32_t rows) {
     const std::int32_t width = (s_.heads + 2 * s_.key_heads) * s_.head_dim;
     simple(str("conv, 4 taps, ", width, " columns"), rows, [&](Program& p, Weights& w) {
@@ -172,7 +173,7 @@ class Bench {
       op.rate = VectorId{0};
       op.key_heads = s_.key_heads, op.key_dim = op.value_dim = s_.head_dim;
       op.rule = rule;
-      op.strength = 0.02f;  // the keys have a length of more than 1
+      op.strength = 0.02f;  // less than 1, because the keys have a length of more than 1
       op.state = StateId{0};
       p.ops.push_back(op);
     });
@@ -217,8 +218,7 @@ class Bench {
     std::vector<std::vector<Timing>> runs;
     for (int i = 0; i <= s_.repeats; ++i) {
       runs.push_back(executable.measure(workspace, cached || stateful ? &caches : nullptr, batch, io));
-      std::erase_if(runs.back(),
-                    [](const Timing& t) { return std::strcmp(t.what, "copy") == 0; });  // leaves out copies from and to the host
+      std::erase_if(runs.back(), [](const Timing& t) { return std::strcmp(t.what, "copy") == 0; });  // without copies from and to the host
     }
     report(name, rows, runs);
   }

@@ -3,7 +3,7 @@
 # variant that the device can run, and measures operations, a decoder of 7B shape and MiniLM. Takes some minutes, and 5 GB of disk while it
 # runs.
 #   bench/vulkan_device.sh [N, for the device vulkan:N in `pumice devices`; default 0] [tiny]
-# `tiny` takes small shapes and a sample of the cases, to try the script itself on software Vulkan. Its results go to build/bench.
+# `tiny` selects small shapes and a sample of the cases, to try the script itself on software Vulkan. Its results go to build/bench.
 set -eu
 cd "$(dirname "$0")/.."
 number=${1:-0}

@@ -1,5 +1,5 @@
-"""Measures a 7B-shaped decoder with random weights (prefill and decode) and MiniLM (sentences/s) on one device. Prints lines for
-docs/results.
+"""Measures a 7B-shaped decoder with random weights (prefill and decode) and MiniLM (sentences/s) on one device. Prints lines for the pages
+of docs/results.
 
 python bench/vulkan_models.py --device vulkan:0 --minilm FOLDER [--folder build/bench] [--tiny]
 """

@@ -1,12 +1,12 @@
-"""Runs one engine in this process. It gets ready, and then, for each line of JSON on stdin, measures one piece of work and answers with one
-line of JSON.
+"""Runs one engine in this process. It loads the engine. Then it measures one piece of work for each line of JSON on stdin, and answers with
+one line of JSON.
 
     python bench/worker.py ENGINE WORK MODEL THREADS FILE FOLDER
 
 ENGINE: pumice, sentence-transformers, transformers, onnxruntime, ctranslate2, llama.cpp, model2vec or plain-read.
 WORK: encode (FILE has one text per line); start, which loads the model and encodes FILE's first text, for a fresh process; rank (FILE has
-    the query, then the documents); label, static and continue (FILE as for encode); generate or load (FILE is the tokenizer for a model of
-    random weights); read, which uses no model.
+    the query, then the documents); label, static and continue (FILE is as for encode); generate, chat and load (FILE is the tokenizer for a
+    model of random weights); read, which uses no model.
 FOLDER: the folder of exported models.
 """
 
@@ -33,10 +33,11 @@ Encode = Callable[[list[str], Go], np.ndarray]
 
 # ---------------------------------------------------------------- texts to vectors
 def cut(lengths: list[int], go: Go) -> list[list[int]]:
-    """Returns batches as lists of places, from the longest text to the shortest, because padded batches are fastest in this order.
+    """Returns batches as lists of indices of texts, from the longest text to the shortest, because padded batches are fastest in this
+    order.
 
-    "batch" is the most texts of one (all). "padded" is the most tokens that one has when its texts are padded to the longest; a text with
-    more is alone."""
+    Settings: "batch" is the maximum number of texts in a batch (default: all). "padded" is the maximum number of tokens in a batch whose
+    texts are padded to the longest one; a text with more tokens is alone in its batch."""
     most_texts, most_tokens = go.get("batch", len(lengths)), go.get("padded", float("inf"))
     batches: list[list[int]] = []
     for place in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
@@ -49,7 +50,7 @@ def cut(lengths: list[int], go: Go) -> list[list[int]]:
 
 
 def in_batches(batches: list[list[int]], encode: Callable[[list[int]], np.ndarray]) -> np.ndarray:
-    """Returns the vectors of all texts in their order. encode() gets the places of one batch."""
+    """Returns the vectors of all texts in the texts' order. encode() gets the indices of the texts in one batch."""
     vectors = np.concatenate([encode(batch) for batch in batches])
     result = np.empty_like(vectors)
     result[[place for batch in batches for place in batch]] = vectors
@@ -114,7 +115,7 @@ def encode_sentence_transformers(model: str, threads: int) -> Encode:
 
 
 def onnx_session(file: str, threads: int) -> Callable[[list[list[int]]], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function that pads a batch of ids, runs the model and returns its output and the mask."""
+    """Returns a function that pads a batch of ids, runs the model, and returns the model's output and the mask of the padding."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -134,7 +135,7 @@ def encode_onnxruntime(model: str, threads: int) -> Encode:
 
     @functools.cache
     def session(name: str) -> Any:
-        own = Path(model) / "model.onnx"  # bench/random_encoders.py writes it; MiniLM is exported to another folder by compare.py
+        own = Path(model) / "model.onnx"  # random_encoders.py writes this file; compare.py exports MiniLM to another folder
         return onnx_session(str(own if own.exists() else Path(sys.argv[6]) / name), threads)
 
     def encode(texts: list[str], go: Go) -> np.ndarray:
@@ -166,9 +167,9 @@ def encode_ctranslate2(model: str, threads: int) -> Encode:
 def encoding(encode: Encode, all_texts: list[str]) -> Measure:
     """Returns a function that measures the sentences/s of encoding all texts in one call.
 
-    Its settings are: "texts", to use only this many texts, the first ones. "call", the number of texts in a call. "calls", to measure
-    instead the milliseconds of a call with one text, as the median of this many calls. "reference", a file of vectors; the result then also
-    has the lowest cosine between a vector and its reference. "save", a file to which the vectors are written."""
+    Settings: "texts": use only this many texts, the first ones. "call": the number of texts in a call. "calls": measure the milliseconds of
+    a call with one text instead, as the median of this many calls. "reference": a file of vectors; the result then also has the lowest
+    cosine between a vector and its reference. "save": a file to which the vectors are written."""
 
     def measure(go: Go) -> dict[str, float]:
         if "calls" in go:
@@ -226,8 +227,8 @@ def rank_sentence_transformers(model: str, threads: int) -> Measure:
 def labelling(label: Callable[[list[str], Go], list[np.ndarray] | None]) -> Measure:
     """Returns a function that measures the sentences/s of labelling all texts in one call.
 
-    label() returns the probabilities of each text's tokens (tokens, labels), or None if it made spans of them. "save" and "reference" are
-    files of those of all texts; with "reference" the result has the largest difference."""
+    label() returns the probabilities of each text's tokens (an array of [tokens, labels]), or None if it made spans of them. "save" and
+    "reference" name files of the probabilities of all texts. With "reference" the result has the largest difference."""
 
     def measure(go: Go) -> dict[str, float]:
         texts = given_texts()[: go["texts"]]
@@ -268,7 +269,8 @@ def label_transformers(model: str, threads: int) -> Measure:
     loaded = transformers.pipeline("token-classification", model=model, device="cpu", aggregation_strategy="simple")
 
     def label(texts: list[str], go: Go) -> None:
-        loaded(sorted(texts, key=len, reverse=True), batch_size=go["batch"])  # the pipeline pads each batch, and does not sort
+        # sorted, because the pipeline pads each batch but does not sort
+        loaded(sorted(texts, key=len, reverse=True), batch_size=go["batch"])
 
     return labelling(label)
 
@@ -295,13 +297,13 @@ def given_texts() -> list[str]:
 
 # ---------------------------------------------------------------- prompts to tokens
 def prompt_ids(vocabulary: int, count: int) -> list[int]:
-    """Returns random ids. A longer list begins with the ids of a shorter one."""
+    """Returns random ids. A list of more ids begins with the same ids."""
     return [int(x) for x in np.random.RandomState(11).randint(1000, min(vocabulary, 40000), count)]
 
 
 def given_tokenizer(model: str) -> dict[str, Any]:
-    """Returns the option tokenizer= for a file of random weights, which has no tokenizer of its own. It is MiniLM's tokenizer, all of whose
-    ids are in the vocabulary of the file."""
+    """Returns the option tokenizer= for a file of random weights, which has no tokenizer of its own. The tokenizer is MiniLM's, because all
+    its ids are in the vocabulary of the file."""
     return {"tokenizer": sys.argv[5]} if Path(model).name.startswith("random-") else {}
 
 
@@ -322,7 +324,7 @@ def generate_pumice(model: str, threads: int) -> Measure:
             return described(loaded)
         ids = prompt_ids(loaded.info["vocab_size"], go["prompt"])
         if not go.get("kept"):
-            ids[0] = 1000 + calls  # a new first token in each call, so that nothing is found in the prefix cache
+            ids[0] = 1000 + calls  # a new first token in each call, so that the prefix cache has no part of the prompt
         prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
         run = greedy(loaded, prompts, go["new"])
         longest = 0.0
@@ -342,8 +344,8 @@ def generate_pumice(model: str, threads: int) -> Measure:
 def continue_pumice(model: str, threads: int) -> Measure:
     """Returns a function that measures decoding after real texts.
 
-    Its settings are: "texts", the number of texts, the first ones of the file. "new", the number of tokens after each. "batch", how many
-    texts are decoded together. "sampling", parameters of generate() in place of greedy sampling. The result also has all tokens."""
+    Settings: "texts": the number of texts, the first ones of the file. "new": the number of tokens after each text. "batch": the number of
+    texts that are decoded together. "sampling": parameters of generate(), in place of greedy sampling. The result also has all tokens."""
     import pumice
 
     loaded, texts = pumice.load(model, device="cpu", threads=threads, progress=False), given_texts()
@@ -363,7 +365,7 @@ def continue_pumice(model: str, threads: int) -> Measure:
 
 
 def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
-    """Makes a greedy request to the engine itself. No end token stops it."""
+    """Starts a greedy request in the engine itself. No end token ends it."""
     from pumice import _core
 
     if not hasattr(_core, "GenerateParams"):  # an older version of the package
@@ -374,8 +376,8 @@ def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
 
 
 def described(loaded: Any) -> dict[str, float]:
-    """Returns how much memory decoding one token reads: the bytes of the tensors in the file, and the number of values in the cache per
-    position. An embedding that is not also the head does not count, because only one row of it is read."""
+    """Returns how much memory is read to decode one token: the bytes of the tensors in the file, and the number of values in the cache per
+    position. An embedding that is not also the head does not count, because only one of its rows is read."""
     tensors = loaded._file.tensors
     untied = any(name in ("output.weight", "lm_head.weight") for name, *_ in tensors)
     embedding = ("token_embd.weight", "model.embed_tokens.weight")
@@ -438,7 +440,8 @@ def generate_llama_cpp(model: str, threads: int) -> Measure:
 
 
 class LlamaBatch:
-    """Several sequences of one llama.cpp model that are decoded together, through its C interface. Their tokens come from a counter."""
+    """Several sequences of one llama.cpp model that are decoded together, through llama.cpp's C interface. Their tokens are taken from a
+    counter."""
 
     def __init__(self, loaded: Any, threads: int, count: int) -> None:
         import llama_cpp
@@ -451,7 +454,7 @@ class LlamaBatch:
         self._batch = llama_cpp.llama_batch_init(512, 0, 1)
 
     def _decode(self, tokens: list[tuple[int, int, int, bool]]) -> None:
-        """tokens: id, position, sequence, and whether its logits are needed."""
+        """Each of `tokens` is (id, position, sequence, whether its logits are needed)."""
         self._batch.n_tokens = len(tokens)
         for i, (token, at, sequence, logits) in enumerate(tokens):
             self._batch.token[i], self._batch.pos[i], self._batch.logits[i] = token, at, logits
@@ -475,8 +478,8 @@ class LlamaBatch:
 # ---------------------------------------------------------------- chats
 def chatting(answers: Callable[[list[list[int]], int, Go], tuple[list[list[int]], float, float]], vocabulary: int) -> Measure:
     """Returns a function that measures the turns of chats. answers(prompts, turn, settings) returns the tokens of each answer, the mean
-    number of prompt tokens that were computed, and the mean seconds until the first token. The results are lists with a number for each
-    turn. The next prompt has an answer without the tokens of its thinking, which come first."""
+    number of prompt tokens that were computed, and the mean seconds until the first token. The results are lists with one number for each
+    turn. An answer begins with the tokens of its thinking; they are left out of the next prompt."""
     calls = 0
 
     def measure(go: Go) -> dict[str, Any]:
@@ -556,11 +559,11 @@ def kilobytes(file: str, key: str) -> float:
 
 
 def loading(size: int, prepare: Callable[[Go], Callable[[], Any]], first_token: Callable[[Any], None]) -> Measure:
-    """Returns a function that measures, in a fresh process, the seconds until the model is loaded, the seconds from then to the first
-    token, and the memory of the process divided by the size of the file.
+    """Returns a function that measures three things in a fresh process: the seconds until the model is loaded, the seconds from then to the
+    first token, and the memory of the process divided by the size of the file.
 
-    The peak RSS includes pages of a mapped file, and anonymous memory does not. "less imports" means that the memory of the process before
-    the load is subtracted."""
+    The peak RSS includes pages of a mapped file; anonymous memory does not. "less imports" means that the memory that the process had
+    before the load is subtracted."""
 
     def measure(go: Go) -> dict[str, float]:
         load = prepare(go)
@@ -591,7 +594,7 @@ def load_pumice(model: str, threads: int) -> Measure:
 
     def prepare(go: Go) -> Callable[[], Any]:
         options: dict[str, Any] = given_tokenizer(model)
-        if go.get("tokenizer") == "given" or options:  # opens the tokenizer before the clock starts
+        if go.get("tokenizer") == "given" or options:  # imports the package and opens the tokenizer before the clock starts
             import tokenizers
 
             path = Path(sys.argv[5])
@@ -619,8 +622,8 @@ def load_llama_cpp(model: str, threads: int) -> Measure:
 
 # ---------------------------------------------------------------- memory
 def plain_read(_: str, threads: int) -> Measure:
-    """Measures a plain read of memory. The C library searches zeros for another byte (memchr), with its widest loads and no other work. The
-    setting "bytes" is the number of zeros."""
+    """Measures a plain read of memory: memchr() of the C library searches zeros for another byte, with the widest loads and no other work.
+    The setting "bytes" is the number of zeros."""
     memchr = ctypes.CDLL(None).memchr
     memchr.argtypes, memchr.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], ctypes.c_void_p
 
@@ -648,7 +651,7 @@ def plain_read(_: str, threads: int) -> Measure:
 
 # ---------------------------------------------------------------- static embeddings
 def static_of(load: Callable[[], Any]) -> Measure:
-    """Returns a function that measures sentences/s. With the setting "anew", it uses a model that was just loaded, whose caches are
+    """Returns a function that measures sentences/s. With the setting "anew", each measurement uses a newly loaded model, whose caches are
     empty."""
     texts, loaded = given_texts(), load()
 
@@ -708,7 +711,7 @@ def measure_of(engine: str, work: str, model: str, threads: int) -> Measure:
 
     def start(go: Go) -> dict[str, float]:
         ENCODERS[engine](model, threads)(texts[:1], go)
-        return {}  # no measurement, because the process that has started this one takes the time
+        return {}  # measures nothing, because the process that has started this one takes the time
 
     return start
 
