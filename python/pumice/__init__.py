@@ -1,5 +1,5 @@
-"""Runs transformer models from GGUF and safetensors files in the Python process. They turn texts into vectors (numpy arrays), and prompts
-into text.
+"""Runs transformer models from GGUF and safetensors files in the Python process. The models convert texts to vectors (numpy arrays), or
+continue prompts with text.
 
     model = pumice.load("path/to/model")      # a .gguf file, a folder with config.json, or a hub id
     vectors = model.encode(texts)             # float32 (n, d)
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
 
-# Maps each name to its module, which is imported at the first use of the name. No module has the same name as a function, because importing
-# the module would hide the function.
+# Name -> its module, which is imported when the name is first used. No module has the same name as a function, because importing the module
+# would hide the function.
 _HOME = {
     "load": "model.load",
     "aload": "model.load",

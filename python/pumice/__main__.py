@@ -38,18 +38,18 @@ from .common.vector_file import VectorFile
 from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
 
-ROUNDS = 5  # of `pumice bench --against`
+ROUNDS = 5  # number of rounds of `pumice bench --against`
 
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line on standard error, with exit code 1."""
 
-    # Replaces argparse's own function, which ignores errors of writing.
+    # Replaces argparse's own method, which ignores errors when it writes.
     def _print_message(self, message: str, file: Any = None) -> None:
         (say if file is sys.stdout else complain)(message.removesuffix("\n"))
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong with the command line and ends the process with exit code 1."""
+        """Prints an error about the command line, and ends the process with exit code 1."""
         complain(f"pumice: {message} (pumice {self.prog.partition(' ')[2]} --help shows the usage)".replace("  ", " "))
         raise SystemExit(1)
 
@@ -68,7 +68,7 @@ def _layers(text: str) -> int | str | list[int]:
     return int(text) if re.fullmatch(r"-?\d{1,15}", text) else text
 
 
-# The options of loading, keywords of load(): how their values are read, and what they are.
+# The options of loading, which are keywords of load(): (function that parses the value, help text).
 LOADING: dict[str, tuple[Any, str | None]] = {
     "device": (str, '"auto", "cpu", "vulkan", "vulkan:1", "vulkan:0+vulkan:1"'),
     "gpu_layers": (_layers, '"auto", "all" or how many; "10,22": of each GPU'),
@@ -80,7 +80,7 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "compute": (str, '"auto" or "float32"'),
     "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
 }
-# Those of commands that hold conversations.
+# The options of loading for commands that hold conversations.
 LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {
     "chat_template": (str, "a file with a Jinja template, or the name of one of the model's own, in place of the model's"),
 }
@@ -217,7 +217,7 @@ def parser() -> Parser:
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Returns the options that the command has and the command line gives, by name."""
+    """Returns those of the named options that the command has and the command line sets."""
     return {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
 
 
@@ -232,7 +232,7 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """`pumice doctor`: prints the report. Returns 1 if a line says FAIL."""
+    """`pumice doctor`: prints the report. Returns 1 if a line of the report has the level FAIL."""
     from .common.interruptible import left_behind
 
     try:
@@ -241,7 +241,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not left_behind():
             raise
         complain("pumice: interrupted")
-        os._exit(1)  # exits at once, because Python's normal end would wait some seconds for a driver that compiles
+        os._exit(1)  # exits at once, because Python's normal end would wait some seconds for a driver that is compiling
     say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 
@@ -253,7 +253,7 @@ def run_devices(arguments: argparse.Namespace) -> int:
 
 
 def run_info(arguments: argparse.Namespace) -> int:
-    """`pumice info`: prints what a model file says about itself, even if pumice does not run its model family."""
+    """`pumice info`: prints the information in a model file, even if pumice does not run the model's family."""
     from . import _core
     from .common.display import size, text_table
     from .encode.sentence_config import read_layout
@@ -262,12 +262,12 @@ def run_info(arguments: argparse.Namespace) -> int:
     from .loading.hub import resolve
 
     path = resolve(arguments.model)
-    # Whether the folder has no config.json of its own, because the model is in the folder of a module.
+    # Whether the model is in a module's folder, because the folder itself has no config.json.
     apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()
     layout = read_layout(path) if apart else None
     file = open_layout(layout) if layout else _core.open_file(str(path))
     say(describe_file(file))
-    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # the family of a multimodal model's text half
+    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # family of the text half, if the model is multimodal
     static = bool(layout and layout.static) or file.architecture == "model2vec"
     say(f"  {'static: a table of vectors, which this version runs' if static else explain(file.architecture, file.kind, half)}")
     for key in file.keys():
@@ -297,7 +297,7 @@ def _text(line: bytes, number: int, source: str) -> str:
 
 
 def _argument(text: str) -> str:
-    """Returns a text from the command line, decoded as UTF-8 whatever the locale."""
+    """Returns a text of the command line, decoded as UTF-8 in every locale."""
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -312,7 +312,7 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the keywords of encode() that the command line gives."""
+    """Returns the keywords of encode() that the command line sets."""
     options = _given(arguments, "prompt_name", "truncate_dim", "precision")
     if arguments.raw:
         options["normalize"] = False
@@ -321,7 +321,7 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
         from .common.arguments import shown_path
 
-        # np.load() is not used, because its errors advise to allow pickles, which can run any code.
+        # np.load() is not used, because its errors recommend allowing pickles, which can run any code.
         with open(arguments.precision_ranges, "rb") as file:
             try:
                 options["precision_ranges"] = np.lib.format.read_array(file, allow_pickle=False)
@@ -332,8 +332,8 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_encode(arguments: argparse.Namespace) -> int:
-    """`pumice encode`: writes the vectors of lines of text, or of a column of a CSV file, to a .npy file (rows, d), or adds those of a
-    column to Parquet files."""
+    """`pumice encode`: writes the vectors of lines of text, or of a column of a CSV file, to a .npy file (rows, d). For Parquet files, adds
+    the vectors of a column to copies of the files."""
     from .common.arguments import refuse_to_replace
     from .common.csv_files import column, separator
     from .loading.files import files_of
@@ -402,12 +402,12 @@ def _encode_tables(arguments: argparse.Namespace) -> int:
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
-    """`pumice generate`: prints the continuation of a prompt as it comes."""
+    """`pumice generate`: prints the continuation of a prompt while it is generated."""
     prompt = arguments.prompt
     if prompt == "-":
         prompt = _whole_text(prompt)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
-        model._need("generate", "pumice generate")  # before stream(), whose error would name a method
+        model._need("generate", "pumice generate")  # before stream(), whose error message would name a method instead of the command
         with model.stream(prompt, **_sampling(arguments)) as stream:
             for chunk in stream:
                 say(chunk, end="")
@@ -416,12 +416,12 @@ def run_generate(arguments: argparse.Namespace) -> int:
 
 
 def run_chat(arguments: argparse.Namespace) -> int:
-    """`pumice chat`: answers each message until the input ends. A message is a line of the input; on a terminal it is edited there
+    """`pumice chat`: answers each message until the input ends. A message is a line of the input. On a terminal, the user can edit the line
     (chats/terminal.py), and Ctrl-C ends an answer but not the conversation."""
     messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
     lines, talks, shows = input_bytes(), on_screen(sys.stdin), on_screen(sys.stdout)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
-        # If the model cannot chat, the error comes before the first line is read.
+        # If the model cannot chat, this raises the error before the first line is read.
         model._need("generate", "pumice chat")
         model.chat([*messages, {"role": "user", "content": "Hello"}], dry_run=True, **_sampling(arguments))
         edits = talks and shows
@@ -447,7 +447,7 @@ def run_chat(arguments: argparse.Namespace) -> int:
 
 
 def _messages(lines: Iterator[bytes], talks: bool) -> Iterator[str]:
-    """Yields the lines that are not blank. talks: print a prompt before each line."""
+    """Yields the lines that are not blank. talks: whether to print a prompt before each line."""
     for number in itertools.count(1):
         if talks:
             say(FIRST, end="")
@@ -468,7 +468,7 @@ def _figures(result: pumice.ChatResult) -> str:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """`pumice serve`: serves models until it is told to stop."""
+    """`pumice serve`: serves models until the process is told to stop."""
     from .serve.command import run
 
     read = {name: read for name, (read, _) in LOADING_CHATS.items()}
@@ -484,7 +484,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} is for --against, which names the peer to measure")
     rounds = arguments.rounds or ROUNDS
     load = Load(arguments.sentences, arguments.prompt_tokens, arguments.tokens)
-    others = busy()  # before the work, which would count too
+    others = busy()  # before the benchmark's own work, which would count as well
     if others is not None:
         complain(f"pumice: warning: {others}")
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
@@ -513,7 +513,7 @@ def _whole_text(path: str) -> str:
 
 
 def run_perplexity(arguments: argparse.Namespace) -> int:
-    """`pumice perplexity`: prints the perplexity of a model on a text, or compares the model with another one."""
+    """`pumice perplexity`: prints the perplexity of a model on a text, or compares the model's predictions with those of another model."""
     text, options = _whole_text(arguments.texts), _load_options(arguments)
     with contextlib.ExitStack() as models:
         model = models.enter_context(pumice.load(arguments.model, **options))
@@ -558,7 +558,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> N
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns the exit code. Errors are one line on stderr."""
+    """Runs a command and returns the exit code. Errors are printed as one line on stderr."""
     try:
         prepare()
         arguments = parser().parse_args(argv)

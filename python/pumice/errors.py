@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-_LONGEST = 4000  # maximum length of a message in characters, because a text from a file may have megabytes
+_LONGEST = 4000  # maximum number of characters of a message, because a text from a file may have megabytes
 
 
 class PumiceError(Exception):
     """The base class of all errors that pumice defines.
 
     argument: the keyword that the error is about ("temperature", "messages"), or None. The TypeErrors and ValueErrors that methods of a
-        Model raise have it too.
+        Model raise have this attribute, too.
 
     What to do: docs/python/errors.md#pumiceerror"""
 
     argument: str | None = None
 
     def __init__(self, *args: object) -> None:
-        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # cuts the middle out, because the end says what to do
+        # cuts out the middle, because the end of a message says what to do
+        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:
             args = (f"{args[0][: _LONGEST - 1000]} ... {args[0][-900:]}", *args[1:])
         super().__init__(*args)
 
@@ -26,7 +27,7 @@ class ModelFormatError(PumiceError, ValueError):
 
     file: the path of the file, or None.
     field: the key, tensor or part of the file that is wrong, or None.
-    offset: where in the file, in bytes, or None.
+    offset: the position in the file, in bytes, or None.
 
     What to do: docs/python/errors.md#modelformaterror"""
 
@@ -64,7 +65,7 @@ class TokenizerError(PumiceError):
 
 
 class ChatTemplateError(PumiceError):
-    """The model has no chat template, or the template cannot be rendered. load(chat_template=) takes another template.
+    """The model has no chat template, or the template cannot be rendered. load(chat_template=) replaces the template.
 
     What to do: docs/python/errors.md#chattemplateerror"""
 
@@ -76,14 +77,15 @@ class ContextLengthError(PumiceError, ValueError):
 
 
 class GrammarError(PumiceError, ValueError):
-    """A grammar or schema cannot be enforced. The message says where (a JSON pointer or a line), why, and what can be enforced.
+    """A grammar or schema cannot be enforced. The message names the position (a JSON pointer or a line), the reason, and what can be
+    enforced.
 
     What to do: docs/python/errors.md#grammarerror"""
 
 
 class GrammarBusyError(PumiceError):
-    """A grammar cannot be compiled now, because earlier ones that took too long are still being compiled in the background, or because the
-    machine is too busy. The grammar may be right: try again later.
+    """A grammar cannot be compiled now, because earlier grammars that took too long are still being compiled in the background, or because
+    the machine is too busy. The grammar itself may be correct. Try again later.
 
     What to do: docs/python/errors.md#grammarbusyerror"""
 
@@ -114,7 +116,7 @@ class ForkedDeviceError(DeviceError):
 
 
 class OutOfDeviceMemoryError(DeviceError, MemoryError):
-    """The device has too little memory for what was asked for.
+    """The device has too little memory for the request.
 
     What to do: docs/python/errors.md#outofdevicememoryerror"""
 
@@ -133,7 +135,7 @@ class OverloadedError(PumiceError):
 
 
 class EventLoopError(PumiceError, RuntimeError):
-    """An asynchronous call was made outside of an asyncio event loop (under trio, for example), or a stream was read in another event loop
+    """An asynchronous call was made outside of an asyncio event loop (under trio, for example), or a stream was used in another event loop
     than the one in which it began.
 
     What to do: docs/python/errors.md#eventlooperror"""
@@ -152,7 +154,7 @@ class TruncationWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """pumice did something other than what was asked. The message says what was asked, what was done instead, and why.
+    """pumice did something other than what was requested. The message tells what was requested, what was done instead, and why.
 
     What to do: docs/python/errors.md#fallbackwarning"""
 
@@ -170,7 +172,7 @@ class GrammarWarning(UserWarning):
     What to do: docs/python/errors.md#grammarwarning"""
 
 
-# The exception class for each kind of error in the engine (ErrorKind in cpp/core/error.h), and the base class.
+# Kind of error in the engine (ErrorKind in cpp/core/error.h) -> exception class. "base" is the base class.
 BY_KIND: dict[str, type[BaseException]] = {
     "base": PumiceError,
     "invalid_argument": ValueError,

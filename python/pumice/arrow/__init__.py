@@ -1,5 +1,5 @@
-"""pumice over Arrow tables: callables that add a column of vectors or of generated texts to a pyarrow.Table, for the engines that spread
-such calls over processes and machines. Needs pyarrow: pip install "pumice[arrow]"."""
+"""pumice for Arrow tables: callables that add a column of vectors or of generated texts to a pyarrow.Table. Engines that distribute work
+over processes and machines can call them. Needs pyarrow: pip install "pumice[arrow]"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode and Generate, which map a pyarrow.Table to one with a column more."""
+"""Encode and Generate, which map a pyarrow.Table to a table with one more column."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from ..model.model import Model
 Null = Literal["error", "empty", "null"]
 NULLS = ("error", "empty", "null")
 ROLES = (None, "query", "document")
-CHATS_AT_ONCE = 64  # threads that wait for answers of chat()
+CHATS_AT_ONCE = 64  # number of threads that wait for answers of chat()
 
 Bools = npt.NDArray[np.bool_]
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
-# The keywords of encode() that Encode takes too. Of the others, `out`, `output`, `max_active_dims` and `details` decide where and what the
-# result is, and a job has no place for one progress bar for each batch.
+# The keywords of encode() that Encode takes too. It does not take `out`, `output`, `max_active_dims` and `details`, because they decide
+# where the result goes and what it is, nor `show_progress_bar`, because a job cannot show one progress bar per batch.
 ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "max_active_dims", "details", "show_progress_bar"))
-# The keywords of generate() that Generate takes too. With `n` there would be several texts for a row, and with `logprobs` numbers for which
-# there is no column.
+# The keywords of generate() that Generate takes too. It does not take `n`, which would give several texts per row, nor `logprobs`, whose
+# numbers have no column.
 GENERATE_OPTIONS = tuple(name for name in SAMPLING_DEFAULTS if name not in ("n", "logprobs"))
 
-_models: dict[bytes, Model] = {}  # pickle of the call that loads a model -> the model, for all objects of this process
+_models: dict[bytes, Model] = {}  # pickled call that loads a model -> the model, for all objects of this process
 _loading = Lock()
 
 
 class _Source:
-    """A model that is loaded at the first use in each process. Its pickle is the call that loads it."""
+    """A model that is loaded at the first use in each process. A pickled _Source contains only the pickled call that loads the model."""
 
     def __init__(self, owner: str, source: str | os.PathLike[str] | Model, load: Mapping[str, Any] | None) -> None:
         """owner: the name of the class that has this source, for error messages."""
@@ -63,7 +63,8 @@ class _Source:
             options = dict(load or {})
             check_load_options("load", options)
             name = os.fsdecode(source)
-            # The process that loads the model may have another current folder. What is not on this disk, such as a hub id, stays as it is.
+            # The process that loads the model may have another current folder. A name that is no path on this disk, such as a hub id, stays
+            # as it is.
             call = functools.partial(load_model, os.path.abspath(name) if os.path.exists(name) else name, **options)
         else:
             raise TypeError(f"{owner}: source must be a path, a hub id or a Model, not {type(source).__name__} {shown(source)}")
@@ -76,7 +77,7 @@ class _Source:
         return {"_call": self._call, "_model": None}
 
     def model(self) -> Model:
-        """Returns the model. Loads it if no object of this process has loaded it before."""
+        """Returns the model. Loads it unless an object of this process has loaded it before."""
         if self._model is None:
             with _loading():
                 if self._call not in _models:
@@ -86,9 +87,9 @@ class _Source:
 
 
 class _NewColumns:
-    """Maps a table with a column of texts to one with more columns."""
+    """Maps a table with a column of texts to a table with more columns."""
 
-    _owner: ClassVar[str]  # the name of the class, for error messages
+    _owner: ClassVar[str]  # name of the class, for error messages
 
     def __init__(
         self,
@@ -99,8 +100,9 @@ class _NewColumns:
         options: dict[str, Any],
         valid: tuple[str, ...],
     ) -> None:
-        """columns: argument -> the name of a column, that of the texts first. None: there is no such column.  options: the keywords of the
-        model's call.  valid: the keywords that it takes."""
+        """columns: argument -> name of a column, or None if there is no such column. The column of texts comes first.
+        options: the keywords for the model's call.
+        valid: the keywords that this call takes."""
         for name in options:
             if name not in valid:
                 raise unknown_keyword(self._owner, name, (*columns, "null", "load", *valid))
@@ -117,7 +119,8 @@ class _NewColumns:
     @property
     def model(self) -> Model:
         """The model. It is loaded at the first use, once in each process: objects with the same path and the same load= share it. It then
-        stays until the process ends. A Model that was given is used as it is; only in other processes is it loaded again."""
+        stays loaded until the process ends. If the object was made with a Model, this process uses that Model, and only other processes
+        load it again."""
         return self._source.model()
 
     def check(self, schema: pa.Schema) -> None:
@@ -143,7 +146,7 @@ class _NewColumns:
                 raise ValueError(f"the table has a column {column!r} already: give the new one another name by {argument}=")
 
     def __call__(self, table: T) -> T:
-        """Returns the table or record batch with the new columns behind its own, which are not copied. Raises what check() and the model's
+        """Returns the table or record batch with the new columns after its own, which are not copied. Raises what check() and the model's
         call raise, ValueError for a null text (null="error"), and TypeError if `table` is neither a Table nor a RecordBatch."""
         if not isinstance(table, (pa.Table, pa.RecordBatch)):
             raise TypeError(
@@ -159,7 +162,7 @@ class _NewColumns:
         return table
 
     def array(self, texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-        """Returns the new column of a column of texts, for engines that call functions of columns (DuckDB).
+        """Returns the new column for a column of texts, for engines such as DuckDB that call functions of columns.
 
         texts: a pyarrow.Array or ChunkedArray of strings.
 
@@ -171,19 +174,19 @@ class _NewColumns:
         return self._arrays(texts, "the array of texts")[0]
 
     def _arrays(self, texts: pa.Array | pa.ChunkedArray, what: str) -> list[pa.Array]:
-        """Returns the values of the new columns. what: names the texts in error messages."""
+        """Returns the values of the new columns. what: a name of the texts for error messages."""
         raise NotImplementedError
 
     def _without_nulls(self, texts: pa.Array | pa.ChunkedArray, what: str) -> tuple[pa.Array | pa.ChunkedArray, Bools | None]:
-        """Returns texts none of which is null. The second value is None if there is one for each row. Otherwise (null="null") it says for
-        each row whether there is a text for it. Raises ValueError for a text that is not UTF-8."""
+        """Returns (texts, present). No text of `texts` is null. `present` is None if there is a text for each row. Otherwise (null="null")
+        it is an array that is True for each row that has a text. Raises ValueError for a text that is not UTF-8."""
         try:
             texts.validate(full=True)
         except pa.ArrowInvalid as error:
             if "UTF8" not in str(error):
                 raise
-            arrow_values(texts, what)  # raises an error with the row, unless the text is an entry of a dictionary that no row has
-        if pa.types.is_dictionary(texts.type):  # because a value of the dictionary may be null
+            arrow_values(texts, what)  # raises an error with the row, unless the text is a dictionary entry that no row uses
+        if pa.types.is_dictionary(texts.type):  # a value of the dictionary may be null, so the dictionary is replaced by its values
             texts = texts.cast(pa.large_string())
         if not texts.null_count:
             return texts, None
@@ -193,18 +196,18 @@ class _NewColumns:
                 f"{what} has {texts.null_count} nulls, the first in row {int(missing.argmax())}. "
                 f'null="empty" takes them as empty texts, null="null" makes the new values null'
             )
-        plain = texts.cast(pa.large_string())  # views cannot be filled
+        plain = texts.cast(pa.large_string())  # fill_null() does not take the type string_view
         return (plain.fill_null(""), None) if self._null == "empty" else (plain.drop_null(), ~missing)
 
 
 class Encode(_NewColumns):
-    """Adds the vectors of a column of texts to a table, as a FixedSizeList over the array that encode() returns.
+    """Adds the vectors of a column of texts to a table. The vectors are a FixedSizeList over the memory of the array that encode() returns.
 
     encode = pumice.arrow.Encode("path/to/model", text="body", load={"device": "cpu"})
     table = encode(table)  # a pyarrow.Table or RecordBatch, now with the column "vector"
 
     The object can be pickled, and the model is loaded at its first use in each process. On the CPU, a row has the same bits however a table
-    is cut into batches.
+    is divided into batches.
 
     source: a path or a hub id, as for pumice.load(), or a Model. A Model is pickled as its path, so the path must exist on every machine.
     text: the column of texts: strings of any Arrow type, also as a dictionary.
@@ -259,7 +262,7 @@ class Encode(_NewColumns):
         return rows
 
     def record(self) -> dict[str, Any]:
-        """Returns what decides about the new column, as values for JSON. Loads the model.
+        """Returns the values that decide what the new column contains, for JSON. Loads the model.
 
         "vectors" is a hash of the float32 vectors of some fixed texts. It changes with the weights, the tokenizer, a prompt, the pooling
         and the number of columns, and on a GPU also with the last bits of the vectors."""
@@ -277,7 +280,7 @@ class Encode(_NewColumns):
         }
 
 
-# Texts of several scripts and lengths, so that few changes of a tokenizer leave all of their ids as they are.
+# Texts of several scripts and lengths, so that almost any change of the tokenizer changes some ids.
 _PROBES = (
     "A stone that floats.",
     "Der Fluß trägt 1.250 Boote; ¿cuántos vuelven?",
@@ -339,7 +342,7 @@ class Generate(_NewColumns):
             return []
         if not self._chat:
             return [(each.text, each.finish_reason) for each in model.generate(prompts, **self._options)]
-        # Calls of all threads share the steps of the model.
+        # The model's steps compute the calls of all threads together.
         running: set[Run] = set()
         left = False
 
@@ -364,7 +367,7 @@ class Generate(_NewColumns):
 
 
 def fixed_size_lists(rows: npt.NDArray[Any], null: Bools | None = None) -> pa.FixedSizeListArray:
-    """Returns the rows of an array (n, d) as an Arrow array of n lists, over the memory of `rows`. null: which rows are null."""
+    """Returns the rows of an array (n, d) as an Arrow array of n lists, without a copy. null: an array that is True for each null row."""
     mask = None if null is None else pa.array(null)
     return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1], mask=mask)
 

@@ -1,4 +1,4 @@
-"""Encodes a column of Parquet files into new files, one for each. A run that was stopped goes on where it stopped."""
+"""Encodes a column of Parquet files. Each file becomes a new file. If a run was stopped, the next one leaves out the complete files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .. import _core
 from ..common.arguments import did_you_mean, shown_path
 from .columns import Encode
 
-KEY = b"pumice.encode"  # the key of the record (_Job.record) in the metadata of a file that this module wrote
-ROWS = 8192  # 12 MiB of vectors with 384 columns; two windows of encode()
-# What it means if a hash in the record differs.
+KEY = b"pumice.encode"  # key of _Job.record() in the metadata of the files that this module writes
+ROWS = 8192  # rows per row group: 12 MiB of vectors with 384 columns, two windows of encode()
+# Name of a hash in the record -> what it means if the hash differs.
 _MEANING = {
     "footer": "the input has changed since",
     "vectors": "its vectors are of another model, prompt, normalisation, width or device",
@@ -29,7 +29,7 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Written:
-    """One file of the output: its path, its number of rows, the type of its vectors, and whether an earlier run had written it."""
+    """One output file: its path, its number of rows, the type of its vectors, and whether an earlier run wrote it."""
 
     path: Path
     rows: int
@@ -39,22 +39,22 @@ class Written:
 
 @dataclass(frozen=True)
 class _Job:
-    """One input file, and the file that is made of it."""
+    """One input file, and the output file that is made from it."""
 
     source: Path
     target: Path
     rows: int
-    about: dict[str, Any]  # what identifies the input, as it stands in the record
-    columns: list[str]  # the columns that the output has too, in the order of the input
+    about: dict[str, Any]  # what identifies the input, in the form of the record
+    columns: list[str]  # the columns that are copied to the output, in the order of the input
 
     def record(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns what the metadata of the output says of the run that wrote it. Runs with equal records write equal rows."""
+        """Returns the metadata of the output that describe the run that wrote it. Runs with equal records write equal rows."""
         return {**self.about, **options, "columns": self.columns}
 
 
 class ParquetEncoder:
-    """Encodes Parquet files. The constructor reads only the metadata of the files, and raises what is wrong with them. run() loads the
-    model and writes."""
+    """Encodes Parquet files. The constructor reads only the files' metadata, and raises an error if something is wrong with them. run()
+    loads the model and writes."""
 
     def __init__(
         self,
@@ -66,10 +66,11 @@ class ParquetEncoder:
         rows: int = ROWS,
         overwrite: bool = False,
     ) -> None:
-        """inputs: Parquet files, or folders, which stand for their files *.parquet.  folder: where the outputs go, under the names of the
-        inputs. It is made if it is missing.  columns: the columns of the input that the output has too; None means all.  rows: how many
-        rows are in memory at a time; they are one row group of the output.  overwrite: whether a file that this run would not have written
-        may be replaced.
+        """inputs: Parquet files or folders. A folder stands for its files *.parquet.
+        folder: the folder of the outputs, which have the names of the inputs. It is made if it is missing.
+        columns: the columns of the input that are copied to the output. None means all.
+        rows: how many rows are in memory at a time. They are one row group of the output.
+        overwrite: whether an existing file may be replaced if its record differs from that of this run.
 
         Raises OSError, ValueError or TypeError, whose message names the file."""
         self._encode, self._folder, self._rows, self._overwrite = encode, Path(folder), rows, overwrite
@@ -82,7 +83,7 @@ class ParquetEncoder:
                 )
             if job.target.exists() and job.target.samefile(job.source):
                 raise ValueError(f"{shown_path(job.target)} would replace its own input: name another folder for the output")
-        self.total = sum(job.rows for job in self._jobs)  # rows of all inputs
+        self.total = sum(job.rows for job in self._jobs)  # number of rows of all inputs
 
     def _job(self, path: Path, columns: Sequence[str] | None) -> _Job:
         with _open(path) as file:
@@ -100,11 +101,11 @@ class ParquetEncoder:
         return _Job(path, self._folder / path.name, rows, about, kept)
 
     def run(self, progress: Callable[[int, int], None] | None) -> Iterator[Written]:
-        """Yields each output, once it is complete on the disk. An output of an earlier run with the same inputs, options and model stays as
-        it is. progress: called with the number of rows that are done and of all rows, after each row group.
+        """Yields each output when it is complete on the disk. If an earlier run with the same inputs, options and model wrote the output,
+        the file is kept. progress: a function that is called after each row group with the number of finished rows and of all rows.
 
-        Raises ValueError, before anything is written, if there is a file at an output's path that this run would not have written and
-        overwrite=False, and what encode() and writing raise. An error or a kill leaves no part of a file behind."""
+        Raises ValueError before anything is written if overwrite=False and a file at an output's path has another record. Also raises what
+        encode() and writing raise. An error or a kill leaves no part of a file behind."""
         self._folder.mkdir(parents=True, exist_ok=True)
         options = self._encode.record()
         before = {job.target: self._earlier(job, job.record(options)) for job in self._jobs}
@@ -141,13 +142,13 @@ class ParquetEncoder:
         )
 
     def _write(self, job: _Job, record: dict[str, Any], progress: Callable[[int, int], None] | None, done: int) -> pa.DataType:
-        """Writes one output and returns the type of its vectors. done: the number of rows in the files before it."""
+        """Writes one output and returns the type of its vectors. done: the number of rows in the files that were written before it."""
         text, vector = record["text_column"], record["vector_column"]
         sink = _Sink(job.target)
         writer: pq.ParquetWriter | None = None
         rows = 0
         with _open(job.source) as file:
-            # Vectors hardly ever repeat, so a dictionary of them would be built and thrown away.
+            # All columns but the vectors get dictionaries. Vectors hardly ever repeat, so their dictionary would be built and then dropped.
             repeating = [file.schema.column(i).path for i in range(len(file.schema.names))]
             wanted = [name for name in file.schema_arrow.names if name in job.columns or name == text]
             empty = file.schema_arrow.empty_table().select(wanted)
@@ -176,7 +177,8 @@ class ParquetEncoder:
 
 
 class _Sink:
-    """A file for pyarrow to write, which appears at its path when finish() is called. If the process ends before, nothing is left of it."""
+    """A file that pyarrow writes. It appears at its path when finish() is called. If the process ends earlier, nothing remains of the
+    file."""
 
     closed = False
 
@@ -192,10 +194,10 @@ class _Sink:
         return self._at
 
     def flush(self) -> None:
-        """Does nothing, because write() keeps nothing back."""
+        """Does nothing, because write() buffers nothing."""
 
     def close(self) -> None:
-        """Does nothing: pyarrow closes a file also after an error, and the file must not appear then."""
+        """Does nothing, because pyarrow closes a file also after an error, and then the file must not appear."""
 
     def finish(self) -> None:
         """Forces the file to the disk and moves it to its path."""
@@ -214,7 +216,8 @@ def _files(inputs: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
 
 
 def _tables(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Joins batches to tables of `rows` rows, because pyarrow ends a batch where a row group of the file ends."""
+    """Joins batches to tables of `rows` rows. Otherwise a table could be shorter, because pyarrow ends a batch where a row group of the
+    file ends."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -233,7 +236,7 @@ def _open(path: Path) -> pq.ParquetFile:
 
 
 def _footer(path: Path) -> str:
-    """Returns a hash of the end of a Parquet file that says where its columns are and, as a rule, their lowest and highest values."""
+    """Returns a hash of a Parquet file's footer, which has the positions of the columns and, as a rule, their lowest and highest values."""
     with open(path, "rb") as file:
         file.seek(-8, os.SEEK_END)
         size = int.from_bytes(file.read(4), "little")

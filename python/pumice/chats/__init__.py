@@ -1,1 +1,1 @@
-"""Chats: renders conversations as prompts with the model's chat template, and parses the answers."""
+"""Chats: renders conversations as prompts by the model's chat template, and parses the answers."""

@@ -1,7 +1,7 @@
 """Builds the grammar that constrains an answer of chat(): free reasoning, followed by what response_format or tool_choice requires.
 
-The `written` field of a Row in response_templates.py says how a model writes tool calls, and the `template` field of the same Row says how
-they are parsed. The schemas of the arguments come from the tools.
+The rows in response_templates.py describe the models' formats. A Row's field `written` describes how the model writes tool calls, and its
+field `template` how these calls are parsed. The schemas of the arguments come from the tools.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def _validated(validate: Callable[[str], Any], text: str) -> Any:
 
 @dataclass(frozen=True)
 class Format:
-    """A checked response_format: its grammar, and the function that parses .content into .parsed."""
+    """A checked response_format: its grammar, and the function that parses an answer's .content into .parsed."""
 
     grammar: Grammar
     parse: Callable[[str], Any] = json_of
 
 
-# For each value of "type": the other keys that a response_format dict of this type may have.
+# For each value of "type", the other keys that a response_format dict of this type may have.
 _ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}
 
 
@@ -115,8 +115,8 @@ def check_response_format(given: Any) -> Format | None:
 
 
 def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
-    """Raises ValueError if `given` has a key that is not in `known`. Otherwise chat() would silently ignore, for example, a schema beside
-    the type "json_object"."""
+    """Raises ValueError if `given` has a key that is not in `known`. Otherwise chat() would, for example, ignore a schema beside the type
+    "json_object" without an error."""
     for name in given:
         if name not in known:
             where = '; a schema goes into {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}' if name == "schema" else ""
@@ -133,7 +133,7 @@ def parser_of(type_: Any) -> Callable[[str], Any]:
 
 @dataclass
 class AnswerGrammar(Lark):
-    """Collects the rules of the grammar for one answer, in llguidance's dialect of Lark."""
+    """Collects the rules of one answer's grammar, in llguidance's dialect of Lark."""
 
     tokenizer: Tokenizer = field(kw_only=True)
 
@@ -143,21 +143,21 @@ class AnswerGrammar(Lark):
         self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
 
     def schema(self, name: str, schema: dict[str, Any]) -> str:
-        """Adds a rule for JSON that matches a schema. The schema must come from prepared(). Returns the text with which other rules refer
-        to the new rule."""
+        """Adds a rule for JSON that matches a schema. The schema must come from prepared(). Returns the expression by which other rules
+        refer to the new rule."""
         if (found := exact(schema, _LOOSE, self, name)) is not None:
             return found
         return self.other(name, json_schema={**for_compiler(schema, _LOOSE), "$comment": json.dumps({"#": "#"})})
 
     def belongs(self, begin: int, whose: str) -> None:
-        """Has error messages say whose the schemas are that were added as others[begin:]."""
+        """Changes the schemas that were added as others[begin:], so that error messages about them begin with `whose`."""
         for other in self.others[begin:]:
             if "json_schema" in other:
                 origins = json.loads(other["json_schema"]["$comment"])
                 other["json_schema"]["$comment"] = json.dumps({place: f"{whose}: {origin}" for place, origin in origins.items()})
 
     def grammar(self, name: str, body: Grammar) -> str:
-        """Adds `body` under a name. Returns the text with which rules refer to it."""
+        """Adds `body` under a name. Returns the expression by which rules refer to it."""
         if body._kind == "llguidance":
             (first, *others) = json.loads(body._source)["grammars"]
             self.others += [{**first, "name": name}, *others]
@@ -171,7 +171,7 @@ class AnswerGrammar(Lark):
         return [(piece, self._special.get(piece)) for piece in pieces if piece]
 
     def spelt(self, text: str) -> str:
-        """Returns a text as a Lark expression. A run of whitespace in it matches zero to four spaces or line feeds, unless it stands
+        """Returns a text as a Lark expression. A run of whitespace in the text matches zero to four spaces or line feeds, unless it lies
         between two words."""
         found = []
         for piece, special in self.parts(text):
@@ -185,7 +185,8 @@ class AnswerGrammar(Lark):
         """Adds a rule for any text up to and including the first occurrence of `text`."""
         (first, special), *rest = self.parts(text)
         more = "" if not rest else " " + self.spelt("".join(piece for piece, _ in rest))
-        # The free text must not contain the spelling of a special token, because the response parser would take it for the token itself.
+        # The free text must not contain the spelling of the special token, because the response parser would take the spelling for the
+        # token.
         if special is not None:
             self.rule(f"{name.upper()}_TEXT", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
             return self.rule(name, f"{name.upper()}_TEXT? <[{special}]>{more}")
@@ -200,8 +201,8 @@ class AnswerGrammar(Lark):
         return f"{self.spelt(mark)} {text if least else f'({text} | {self.spelt(mark)})'}"
 
     def behind(self, name: str, pattern: str, mark: str, also: str = "") -> str:
-        """Returns an expression for a text that matches the regular expression `pattern`, and `also` if it is given, followed by `mark`.
-        The text ends at the first `mark`."""
+        """Returns an expression for a text that matches the regular expression `pattern`, and also the regular expression `also` if it is
+        given. `mark` follows the text. The text ends at the first `mark`."""
         (first, special), *rest = self.parts(mark)
         escaped, more = _lark_regex(first), f" {self.spelt(''.join(piece for piece, _ in rest))}" if rest else ""
         text = f"{name.upper()}_TEXT"
@@ -215,7 +216,7 @@ class AnswerGrammar(Lark):
 
     def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
         """Returns an expression for one of several texts between two marks. None of the texts may contain the mark. All texts are
-        alternatives of one terminal, because a row (item set) of llguidance's parser holds at most 2,000 items."""
+        alternatives of one terminal, because a row of llguidance's parser (an Earley item set) holds at most 2,000 items."""
         [(_, special), *_] = self.parts(mark)
         behind, end = ("", f" <[{special}]>") if special is not None else (mark, "")
         return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
@@ -243,8 +244,9 @@ class Asking:
     """What an answer must or may contain.
 
     body: the grammar of the text, or None if any text is allowed.  tools: the tools that may be called.  calls: "must" allows only calls.
-    "free" allows text with calls in it or, if there is a body, either the body or calls.  parallel: whether more than one call is allowed.
-    opened: the prompt already contains the marker that opens the reasoning.  thinks: the model may begin with reasoning."""
+    "free" allows text that contains calls or, if `body` is given, either the body or calls.  parallel: whether more than one call is
+    allowed. opened: whether the prompt already contains the marker that opens the reasoning.  thinks: whether the model may begin with
+    reasoning."""
 
     body: Grammar | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -255,8 +257,8 @@ class Asking:
 
 
 def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Thought | None:
-    """Returns the markers around reasoning and content. Returns None if the model does not reason, or if its markers are not known as plain
-    texts."""
+    """Returns the markers around reasoning and content. Returns None if the model does not reason, or if the markers are only known as
+    patterns and not as plain texts."""
     if shape is None:
         return None
     found = row.thought if row is not None and row.template is shape.spec else None
@@ -268,7 +270,7 @@ def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: s
         if not isinstance(first, str) or not isinstance(last, str):
             return None
         found = Thought(first, last)
-        if row is None or row.template is not shape.spec:  # the response template is the model's own, or the caller's
+        if row is None or row.template is not shape.spec:  # then the response template is that of the model's files, or the caller's
             return found
     return found if _is_shown(found, chat_template) or found.text else None
 
@@ -278,8 +280,8 @@ def _is_shown(thought: Thought, chat_template: str) -> bool:
 
 
 def marks_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Marks | None:
-    """Returns the texts around reasoning, for max_reasoning_tokens. Returns None if the model does not reason, or if they are not known as
-    plain texts."""
+    """Returns the texts around reasoning, for max_reasoning_tokens. Returns None if the model does not reason, or if these texts are only
+    known as patterns."""
     thought = thought_of(shape, row, chat_template)
     of_row = shape is not None and row is not None and row.template is shape.spec
     if thought is None or (of_row and not _is_shown(thought, chat_template)):
@@ -287,13 +289,13 @@ def marks_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str
     written, call = written_of(shape, row), ""
     if not isinstance(written, str):
         call = _begin(written)
-        if thought.aside.startswith(call):  # then the first word alone may also begin an aside
+        if thought.aside.startswith(call):  # then the first word alone may also begin an aside, so `call` must be longer
             call = (written.before or written.call).partition("%")[0]
     return Marks(thought.open, thought.close, (thought.text, thought.aside), call, once=not thought.aside)
 
 
 def _begin(written: Written) -> str:
-    """Returns the first word of what a model writes when it calls tools."""
+    """Returns the first word that a model writes when it begins to call tools."""
     return (written.before or written.call).partition("%")[0].split()[0]
 
 
@@ -349,9 +351,9 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
 
 
 def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
-    """Adds a rule for one or more consecutive calls. skipped: the beginning of the first call. The rule leaves it out, because an earlier
-    rule has already matched it."""
-    # If true, the rule matches one call. Then either a call is the whole answer, or _free() repeats the rule itself.
+    """Adds a rule for one or more consecutive calls, and returns an expression for them. skipped: the beginning of the first call, which
+    the rule leaves out because an earlier rule has already matched it."""
+    # If true, the rule matches one call, for one of two reasons: a call is the whole answer, or _free() itself repeats the rule.
     alone = written.alone or (asking.calls == "free" and not written.before)
     listed = "%calls%" in written.call
     first = "" if listed or written.before else skipped
@@ -432,8 +434,8 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
-    """Returns an expression for arguments that are each written as a key and a value between marks. Strings are written without quotes, and
-    all other values as JSON."""
+    """Returns an expression for arguments that the model writes one by one, as a key and a value between marks. Strings are written without
+    quotes, and all other values as JSON."""
     function = tool["function"]
     arguments = TextArguments(made, form, f"value_{index}", arguments_schema(tool), _LOOSE)
     if is_strict(function):
@@ -443,8 +445,7 @@ def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, A
 
 
 def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:
-    """Returns an expression for text that may contain calls. Once the model has written the first word of a call, it must finish the
-    call."""
+    """Returns an expression for text that may contain calls. After the first word of a call, the model must complete the call."""
     (first, special), *_ = made.parts(_begin(written))
     again = "*" if asking.parallel else "?"
     heard = sorted(i for i in made.tokenizer.special_ids if i != special and i not in made.tokenizer.eos_ids)

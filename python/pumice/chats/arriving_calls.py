@@ -1,7 +1,8 @@
-"""The tool calls of an answer while the model writes them: each call's name as soon as it is complete, and its arguments as they grow.
+"""Reports the tool calls of an answer while the model writes them: each call's name as soon as it is complete, and its arguments as they
+grow.
 
-The response parser tells an ArrivingCalls object where the region of a call begins, what text it has and how it ends. Arguments come piece
-by piece if the answer's format writes them as plain JSON. plan_of() says whether it does. The calls of other formats come whole when their
+The response parser calls an ArrivingCalls object when the region of a call begins, has new text, and ends. Arguments are reported piece by
+piece if the answer's format writes them as plain JSON, which plan_of() finds out. The calls of other formats are reported whole when their
 region ends."""
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from ..generate.answers import CallDelta, json_text
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the names and the arguments of a region's calls are in its text, which is JSON.
+    """Where the names and the arguments of a region's calls are in the region's text, which is JSON.
 
-    name: the key of the name. None means that the marker which opens the region has the name.  arguments: the key of the arguments. None
-    means that the whole text is one call's arguments.  listed: the calls must be in a list.  wrapped: a call may be inside of an object
-    with the key "function"."""
+    name: the key of the name. None means that the marker which opens the region contains the name.  arguments: the key of the arguments.
+    None means that the whole text is one call's arguments.  listed: whether the calls must be in a list.  wrapped: whether a call may be
+    inside an object, under the key "function"."""
 
     name: str | None
     arguments: str | None
@@ -33,9 +34,9 @@ _ALONE = re.compile(r"\{(\w+)\}")
 
 
 def plan_of(content: str, options: Mapping[str, Any], transform: Any, each: bool) -> Plan | None:
-    """Returns the Plan of a response template's field, or None if its calls come whole. The arguments are the field's content,
-    content_args, transform and transform_each."""
-    if content != "json" or options:  # options describe JSON that is not standard
+    """Returns the Plan of a response template's field, or None if the field's calls are only reported whole. The arguments are the field's
+    content, content_args, transform and transform_each."""
+    if content != "json" or options:  # the options describe JSON that is not standard
         return None
     if transform is None:
         return Plan("name", "arguments", wrapped=True)
@@ -51,8 +52,8 @@ def plan_of(content: str, options: Mapping[str, Any], transform: Any, each: bool
 
 
 class _Reader:
-    """Reads the JSON of one region. After feed(), `news` has (call, name, text) for each new piece: which call of the region it belongs to,
-    the call's name if it has just become known, and new text of its arguments.
+    """Parses the JSON of one region. feed() appends to `news` one (call, name, text) for each new piece: the index of its call in the
+    region, the call's name if it has just become known (else None), and new text of the arguments.
 
     The calls are reported in their order. If a call ends and its arguments were not found in the expected form, `stalled` is set, and no
     later call is reported."""
@@ -67,17 +68,17 @@ class _Reader:
         self.stalled = False
         self._depth = 0
         self._string = False
-        self._escaped = False  # the next character belongs to an escape sequence
-        self._spelt: list[str] | None = None  # the text of a string that is kept, because it is a key or a name
+        self._escaped = False  # whether the next character belongs to an escape sequence
+        self._spelt: list[str] | None = None  # the text of the current string if it is a key or a name, else None
         self._key = ""
-        self._value = False  # whether the current position is behind a key
-        self._keys_at = 0  # the depth of the keys of the current call, or 0 outside of a call
-        self._outer = 0  # the depth at which the current call begins
+        self._value = False  # whether the current position is after a key's colon
+        self._keys_at = 0  # nesting depth of the keys of the current call, or 0 outside of calls
+        self._outer = 0  # nesting depth at which the current call begins
         self._listed = False
         self._named = False
-        self._arguments_at = 0  # the depth of the arguments that are being read, or 0
-        self._complete = False  # the arguments of the current call are complete
-        self._early: list[str] = []  # arguments that came before the name
+        self._arguments_at = 0  # nesting depth of the arguments that are being parsed, or 0
+        self._complete = False  # whether the arguments of the current call are complete
+        self._early: list[str] = []  # arguments of the current call that came before its name
 
     def feed(self, text: str) -> None:
         at = start = 0  # start: where the text begins that was not reported yet
@@ -119,7 +120,7 @@ class _Reader:
             self._spelt.append(text)
 
     def _open(self, bracket: str) -> bool:
-        """Goes one level deeper. Returns whether the arguments of a call begin here."""
+        """Handles an opening bracket: goes one level deeper. Returns whether the arguments of a call begin here."""
         self._depth += 1
         if self._arguments_at:
             return False
@@ -147,7 +148,7 @@ class _Reader:
 
     def _close(self) -> None:
         self._depth -= 1
-        if self._keys_at > self._depth >= self._outer:  # the object under "function" has ended
+        if self._keys_at > self._depth >= self._outer:  # the object under the key "function" has ended
             self._keys_at = self._outer
         if self._keys_at and self._depth < self._outer:
             if not (self._complete and (self._named or self._plan.name is None)):
@@ -181,9 +182,9 @@ class _Reader:
 
 @dataclass
 class _Sent:
-    """A call whose deltas were sent: its name, and the text of its arguments."""
+    """A call of which deltas were sent: its name, and the text of its arguments."""
 
-    delta: CallDelta  # the first one
+    delta: CallDelta  # the first delta of the call
     name: str
     arguments: list[str]
 
@@ -192,7 +193,7 @@ class _Sent:
         return "".join(self.arguments)
 
     def says(self, name: str, arguments: dict[str, Any]) -> bool:
-        """Returns whether the deltas say this name and these arguments, or no arguments yet."""
+        """Returns whether the sent deltas have this name, and either these arguments or none yet."""
         try:
             return self.name == name and (not self.text or json_text(json.loads(self.text)) == json_text(arguments))
         except (ValueError, RecursionError):
@@ -205,11 +206,11 @@ class ArrivingCalls:
     def __init__(self, make_id: Callable[[], str]) -> None:
         self._make_id = make_id
         self._next = 0
-        self._sent: list[_Sent] = []  # the calls of the current region
+        self._sent: list[_Sent] = []  # the calls of the current region of which deltas were sent
         self._reader: _Reader | None = None
 
     def begin(self, plan: Plan | None, name: str | None) -> list[CallDelta]:
-        """Begins a region. name: the name that the opening marker has, if any."""
+        """Begins a region. name: the name in the opening marker, if it has one."""
         self._sent = []
         name = (name or "").strip()
         if plan is None or (plan.name is None and not name):
@@ -219,7 +220,7 @@ class ArrivingCalls:
         return [self._first(name)] if plan.name is None else []
 
     def text(self, text: str) -> list[CallDelta]:
-        """Takes new text of the region. Returns one delta for each call that it adds to."""
+        """Handles new text of the region. Returns one delta for each call that the text adds to."""
         reader = self._reader
         if reader is None or reader.stalled:
             return []
@@ -228,7 +229,8 @@ class ArrivingCalls:
         deltas: list[CallDelta] = []
         for call, name, arguments in news:
             if call >= len(self._sent):
-                if name is None:  # a second value follows a whole text of arguments; the parser refuses the region
+                # a second value after the whole text of the arguments, for which the response parser will refuse the region
+                if name is None:
                     break
                 deltas.append(self._first(name, arguments))
                 continue
@@ -242,8 +244,8 @@ class ArrivingCalls:
         return deltas
 
     def end(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[str], list[CallDelta], list[tuple[int, str]]]:
-        """Ends the region with its calls, (name, arguments) each. Returns the ids of the calls, the deltas that complete them, and (index,
-        reason) for each call whose deltas differ from what the whole text says. Such a call and those after it are sent again."""
+        """Ends the region. calls: the region's calls, each as (name, arguments). Returns the ids of the calls, the deltas that complete
+        them, and (index, reason) for each call whose deltas differ from the parsed call. Such a call and all later ones are sent again."""
         kept = 0
         while kept < min(len(self._sent), len(calls)) and self._sent[kept].says(*calls[kept]):
             kept += 1
@@ -257,8 +259,8 @@ class ArrivingCalls:
         return [sent.delta.id for sent in self._sent], deltas, errors
 
     def fail(self, reason: str, first: int = 0) -> list[tuple[int, str]]:
-        """Returns (index, reason) for each call of the region, from the call `first` on, whose deltas were sent. They turned out to be no
-        calls of the answer."""
+        """Returns (index, reason) for each call of the region of which deltas were sent, from the call `first` on, because these turned out
+        to be no calls of the answer."""
         failed = [(sent.delta.index, reason) for sent in self._sent[first:]]
         del self._sent[first:]
         self._reader = None

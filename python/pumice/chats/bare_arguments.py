@@ -17,8 +17,8 @@ from ..generate.schemas import pointer
 if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
-_BARE = re.compile(r"[\w.$-]+")  # a key of a schema that is written without quotes
-_FREE = re.compile(r"[\w.$/-]+")  # any other key, which is always written without quotes
+_BARE = re.compile(r"[\w.$-]+")  # keys of a schema that the model writes without quotes
+_FREE = re.compile(r"[\w.$/-]+")  # all other keys, which the model always writes without quotes
 
 
 class BareArguments(SchemaRules):
@@ -40,7 +40,7 @@ class BareArguments(SchemaRules):
         )
 
     def _in_order(self, keys: Sequence[str]) -> list[str]:
-        """Returns the keys in alphabetical order, ignoring case, as the chat templates of these models write them."""
+        """Returns the keys in alphabetical order without regard to case, as the chat templates of these models write them."""
         return sorted(keys, key=str.lower)
 
     # ---- fixed values and keys

@@ -1,4 +1,4 @@
-"""Reads a tool call as a model wrote it, in the kinds of content that response templates name (response_parser.py).
+"""Parses a tool call as a model wrote it, in one of the kinds of content that response templates name (response_parser.py).
 
 The kinds and their arguments are those of transformers' response templates, version 1
 (https://huggingface.co/docs/transformers/chat_response_parsing).
@@ -106,7 +106,7 @@ _BARE_KEY = re.compile(r"[{,]\s*([^\s\"{}\[\],:<]+)\s*:")
 
 
 def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
-    """Returns standard JSON for JSON with unquoted keys or with strings between a model's own marks."""
+    """Converts JSON with unquoted keys, or with strings between a model's own marks, to standard JSON."""
     closers = dict(arguments.get("string_delims", []))
     marks = sorted([*closers, '"'], key=len, reverse=True)
     step = re.compile("|".join([*map(re.escape, marks), "[{,]"]))
@@ -159,7 +159,8 @@ def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_python(text: str, arguments: Mapping[str, Any]) -> Any:
-    """Returns the calls in a text in Python's syntax, such as [f(a=1), g()]. LFM2 can also write a list of calls in JSON."""
+    """Returns the calls in a text in Python's syntax, such as [f(a=1), g()]. The text may also be a list of calls in JSON, which LFM2 can
+    write."""
     if _JSON_CALLS.match(text):
         return _read_json(text, arguments)
     return python_calls(text, MOST_CALLS)
@@ -174,14 +175,14 @@ READERS: dict[str, Any] = {
     "kv-lines": _read_lines,
     "python": _read_python,
 }
-# Parsers that return all values as text. The values are then converted to the types in the tool's schema.
+# Parsers that return all values as text. typed() then converts the values to the types in the tool's schema.
 SPELT_OUT = ("xml-inline", "kv-lines")
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
 def check_placeholders(transform: Any, where: str) -> None:
-    """Raises ValueError if a text of a transform has a placeholder such as {name} beside other text."""
+    """Raises ValueError if a text in a transform has a placeholder such as {name} and other text beside it."""
     if isinstance(transform, Mapping):
         for value in transform.values():
             check_placeholders(value, where)
@@ -227,7 +228,7 @@ def calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     arguments = function.get("arguments", function.get("parameters", {}))
     if not isinstance(name, str) or not name.strip():
         raise ValueError("it has no name of a function")
-    if isinstance(arguments, str):  # some models write the arguments as a string of JSON
+    if isinstance(arguments, str):  # some models write the arguments as a JSON string that contains JSON
         arguments = _read_json(arguments, {}) if arguments.strip() else {}
     if arguments is None:
         arguments = {}
@@ -237,8 +238,8 @@ def calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class OpenText:
-    """Tells whether JSON or Python that arrives in pieces is currently inside a string. quotes: the quotation marks in front of which a
-    backslash may stand."""
+    """Tracks whether JSON or Python that arrives in pieces is currently inside a string. quotes: the quotation marks that may have a
+    backslash before them."""
 
     def __init__(self, quotes: str, arguments: Mapping[str, Any]) -> None:
         self._quotes = {quote: re.compile(rf"\\.?|{quote}", re.DOTALL) for quote in quotes}
@@ -248,7 +249,7 @@ class OpenText:
         self._rest = ""
 
     def after(self, piece: str) -> bool:
-        """Reads the next piece, and returns whether its end is inside a string."""
+        """Processes the next piece. Returns whether the end of the piece is inside a string."""
         piece, at, self._rest = self._rest + piece, 0, ""
         while at < len(piece):
             if not self._closer:
@@ -272,4 +273,4 @@ class OpenText:
         return bool(self._closer)
 
 
-QUOTES = {"json": '"', "python": "\"'"}  # the quotation marks of the kinds of content that have strings
+QUOTES = {"json": '"', "python": "\"'"}  # kind of content -> quotation marks of its strings

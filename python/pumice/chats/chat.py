@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 
-# The prompt may already contain the beginning of the answer, such as "<think>". chat() looks for it in the last 256 characters of the
-# prompt.
+# The prompt may already contain the beginning of the answer, such as "<think>". chat() searches the last 256 characters of the prompt for
+# it.
 _OPENED = 256
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The prompt of a conversation, and what is needed to parse the answer."""
+    """The prompt of a conversation, and the data for parsing its answer."""
 
     prompt: str
     ids: Int32
@@ -49,13 +49,13 @@ class Asked:
     opened: str  # the beginning of the answer that the prompt already contains, or ""
     tools: list[dict[str, Any]]
     calls: bool
-    heard: Mapping[int, str]  # control tokens that the parser sees: id -> text
+    heard: Mapping[int, str]  # id -> text of the control tokens that the parser receives as text
     chat_template: str
-    continues: bool = False  # `opened` ends with text that the answer continues
+    continues: bool = False  # whether `opened` ends with text that the answer continues
     grammar: Grammar | None = None
     parser: Callable[[str], Any] = answer_grammars.json_of
-    reasons: bool = False  # `opened` ends inside of reasoning
-    formed: bool = False  # the grammar describes all that comes behind the reasoning
+    reasons: bool = False  # whether `opened` ends inside the reasoning
+    formed: bool = False  # whether the grammar describes everything after the reasoning
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
         """Returns the object that collects the tokens of one answer."""
@@ -129,7 +129,7 @@ class Chats:
 
     @cached_property
     def _own_shape(self) -> ResponseTemplate | None:
-        """The response template that was passed to load(), or else the one in the model's own files, or None."""
+        """The response template that was passed to load(), or the one in the model's own files, or None if there is neither."""
         given = self._given_shape
         if given is False:
             return None
@@ -164,8 +164,8 @@ class Chats:
         return self._own_shape or self._shown_shape
 
     def asked(self, question: Question) -> Asked:
-        """Renders a conversation and returns its prompt with what is needed to parse the answer. Raises ChatTemplateError if the chat
-        template leaves the tools out, or if no response template can parse calls: its `argument` is then "tools"."""
+        """Renders a conversation. Returns its prompt with the data for parsing the answer. Raises ChatTemplateError if the chat template
+        leaves the tools out, or if no response template can parse calls. Its `argument` is then "tools"."""
         template, shape = self.template(), self.shape()
         tools, variables = question.tools, question.variables
         if tools:
@@ -191,7 +191,7 @@ class Chats:
         return Asked(text, ids, shape, opened, tools, calls, heard, template.text, False, grammar, parser, reasons, formed)
 
     def marks(self, asked: Asked | None = None) -> Marks:
-        """Returns how answers mark reasoning, for max_reasoning_tokens. Raises ChatTemplateError if that is not known. asked: the
+        """Returns the markers of reasoning in answers, for max_reasoning_tokens. Raises ChatTemplateError if they are not known. asked: the
         conversation that is answered, or None for generate()."""
         found, name = None, shown_path(Path(self._file.path).name)
         if self._given_shape is False:
@@ -212,7 +212,7 @@ class Chats:
         return replace(found, call=found.call if asked.calls else "", leads=asked.formed and found.once)
 
     def enforces_calls(self) -> bool:
-        """Returns whether a grammar can enforce tool calls. Where none can, a call with tool_choice="auto" goes without."""
+        """Returns whether a grammar can enforce tool calls. If none can, a call with tool_choice="auto" runs without a grammar."""
         written = answer_grammars.written_of(self.shape(), response_templates.row_of(self.template().text))
         return not isinstance(written, str) and is_there() and self._tokenizer.has_bytes and bool(self._tokenizer.eos_ids)
 
@@ -250,15 +250,15 @@ class Chats:
             return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
 
     def _heard(self, shape: ResponseTemplate, calls: bool) -> Mapping[int, str]:
-        """Returns the control tokens (id -> text) that occur in the response template's markers. A vocabulary may have thousands of other
-        control tokens."""
+        """Returns the control tokens (id -> text) that occur in the response template's markers. The parser does not need the others, of
+        which a vocabulary may have thousands."""
         if calls not in self._known_tokens:
             special = ((i, self._tokenizer.added[i].content) for i in self._tokenizer.special_ids)
             self._known_tokens[calls] = {i: token for i, token in special if shape.hears(token, calls)}
         return self._known_tokens[calls]
 
     def _check_calls(self, shape: ResponseTemplate | None) -> None:
-        """Raises ChatTemplateError if calls of tools could not be read in an answer."""
+        """Raises ChatTemplateError if the tool calls of an answer could not be parsed."""
         if self._given_shape is not False and (shape is None or not shape.calls):
             raise ChatTemplateError(
                 f"{shown_path(Path(self._file.path).name)}: its chat template shows none of the known ways to call tools "
@@ -287,14 +287,15 @@ class Chats:
     def _continued(
         shape: ResponseTemplate, template: ChatTemplate, question: Question, variables: dict[str, Any], text: str, calls: bool
     ) -> str:
-        """Returns the part of the prompt that belongs to the answer if the answer continues the last message. Raises ChatTemplateError if
-        the response template does not find the message's text in it as what it is, content or reasoning."""
+        """Returns the end of the prompt that belongs to the answer, if the answer continues the last message. Raises ChatTemplateError if
+        the response template parses the message's text as something else than it is (content or reasoning)."""
         *before, last = question.messages
         try:
             if shape.anchor is not None:
                 opened = shape.last_part(text)
             else:
-                # The prompt without the last message. If it is not the beginning of the prompt, the part that both share is used.
+                # `text` after the prompt without the last message. If that prompt is not a prefix of `text`, the longest common prefix
+                # takes its place.
                 opened = text[len(os.path.commonprefix([template.render(before, False, **variables), text])) :]
         except ChatTemplateError:  # the template refuses a conversation without the last message
             opened = text
@@ -304,7 +305,7 @@ class Chats:
             ) from None
         key = question.continued[0]
         found = ResponseParser(shape, prompt=opened, calls=calls).kind
-        # Content may itself contain the markers of reasoning, for models whose chat templates have no place for it.
+        # The content itself may contain the markers of reasoning, if the chat template has no key for reasoning.
         meant = "reasoning" if key != "content" else ResponseParser(shape, prompt=last["content"], calls=calls).kind
         if found == "tool_call":
             raise ChatTemplateError("continue_final=True: the last message ends inside of a tool call, which cannot be continued")
@@ -320,7 +321,7 @@ class Chats:
         shape: ResponseTemplate, template: ChatTemplate, messages: list[dict[str, Any]], variables: dict[str, Any], text: str
     ) -> str:
         """Returns the beginning of the answer that the prompt already contains, such as "<think>", or an empty string. If the response
-        template has no start anchor, this is the text that add_generation_prompt adds to the prompt."""
+        template has no start anchor, the beginning is the text that add_generation_prompt adds to the prompt."""
         try:
             if shape.anchor is not None:
                 return shape.last_part(text)
@@ -339,8 +340,8 @@ class Chats:
     def rendered(
         self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool, continued: Sequence[str] = ()
     ) -> tuple[str, Int32]:
-        """Renders a conversation and returns its text and its token ids. No special tokens are added, because the template writes them
-        itself. continued: the keys of the last message whose text the answer continues, if it does."""
+        """Renders a conversation. Returns its text and its token ids. No special tokens are added, because the template itself writes them.
+        continued: the keys of the last message whose text the answer continues, or an empty sequence."""
         control = None if parse_special else self._tokenizer.control
         if continued:
             prompt = self.template().continued(messages, control, continued, **variables)
@@ -366,7 +367,7 @@ def check_response_template(given: Any) -> Any:
 
 
 def _reasons(shape: ResponseTemplate | None, opened: str, calls: bool = True) -> bool:
-    """Returns whether the beginning of an answer that the prompt already contains ends inside of reasoning."""
+    """Returns whether `opened`, the beginning of the answer that the prompt already contains, ends inside the reasoning."""
     return shape is not None and bool(opened) and ResponseParser(shape, prompt=opened, calls=calls).kind == "reasoning"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_DATA_DEPTH = 32
 
-# Names that have a meaning in every template. template_kwargs must not redefine them.
+# Names that have a fixed meaning in every template. template_kwargs must not redefine them.
 RESERVED = frozenset(
     (
         "messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now", "range", "dict", "namespace",
@@ -35,13 +35,13 @@ RESERVED = frozenset(
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")
-# At most this many messages are checked one by one in _check_left_out(), because each check renders the whole conversation.
+# If more messages than this seem to be left out, _check_left_out() does not check each alone, because each check renders the conversation.
 _MOST_UNSEEN = 4
 
 
 def _without_roles(messages: list[Any]) -> list[Any]:
-    """Returns the messages without their roles. Roles are not searched for control tokens, because templates build control tokens from them
-    (<|user|>)."""
+    """Returns the messages without their roles. Roles are not searched for control tokens, because templates build control tokens from
+    roles (<|user|>)."""
     return [{name: value for name, value in message.items() if name != "role"} for message in messages]
 
 
@@ -53,9 +53,9 @@ def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool
     return {**rest, "messages": [of(message) for message in given["messages"]]}
 
 
-# Ways to mark characters of the messages, the safest first. ChatTemplate.prompt() takes the first way that leaves the rendered text
-# unchanged once the marks are removed. The first way marks all characters that may become part of a control token. The second marks only
-# the control tokens that a message spells. The third is like the second but does not mark the model's own messages, because some templates
+# Ways to mark characters of the messages, the safest first. ChatTemplate.prompt() uses the first way with which the rendered text is
+# unchanged after the marks are removed. The first way marks all characters that may become part of a control token. The second way marks
+# only the control tokens that a message spells. The third way does the same, but not in the model's own messages, because some templates
 # split these to find the reasoning.
 _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
     lambda given, marks: _marked(given, marks.every),
@@ -95,7 +95,7 @@ class ChatTemplate:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """The names of the variables that the template reads and does not set itself. A variable that is not here has no effect."""
+        """The names of the variables that the template uses and does not set itself. Other variables have no effect."""
         return variables_of(self.source) | (variables_of(self._tool_use) if self._tool_use else frozenset())
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
@@ -131,8 +131,8 @@ class ChatTemplate:
         return prompt.before(self._end_of_last(prompt.text, variables, keys, now))
 
     def _end_of_last(self, text: str, variables: dict[str, Any], keys: Sequence[str], now: datetime) -> int:
-        """Returns where the last message's text ends in the rendered `text`. Two other renderings show it. In one the message's text has a
-        mark at its end, and in the other the mark is in front of its last character."""
+        """Returns where the last message's text ends in the rendered `text`. Two more renderings find this out: one with a mark at the end
+        of the message's text, and one with the mark before the text's last character."""
         *others, last = variables["messages"]
         mark = next(ControlTokens.unused("".join([text, *texts_of(variables["messages"])])))
 
@@ -158,7 +158,7 @@ class ChatTemplate:
         return end
 
     def _prompt(self, variables: dict[str, Any], control: ControlTokens | None, now: datetime) -> tuple[Prompt, dict[str, Any]]:
-        """Returns the prompt, and the variables with which it was rendered."""
+        """Returns the prompt and the variables with which it was rendered."""
         text, variables = self._run(variables, now)
         self._check_left_out(variables, text, now)
         given = {name: variables[name] for name in _GIVEN}
@@ -172,7 +172,7 @@ class ChatTemplate:
             except ChatTemplateError:
                 continue
             if marks.unmarked(marked) == text:
-                # True if no control token contains a character of a message. Then the whole text can be tokenized as one part.
+                # True if no control token contains a character of a message. If so, the whole text can be tokenized as one part.
                 own = control.find(marked) == control.find(text)
                 return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked))), variables
         raise ChatTemplateError(
@@ -181,8 +181,8 @@ class ChatTemplate:
         )
 
     def _run(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
-        """Renders the template. Returns the text and the variables that were used. These differ from `variables` if the template accepts a
-        call's arguments only as JSON text, as DeepSeek's and Functionary's templates do."""
+        """Renders the template. Returns the text and the variables that were used. The variables differ from `variables` if the template
+        accepts the arguments of calls only as JSON text, as DeepSeek's and Functionary's templates do."""
         try:
             return run_template(self._template, variables, now), variables
         except ChatTemplateError:
@@ -201,14 +201,15 @@ class ChatTemplate:
 
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
         """Raises ChatTemplateError if the template leaves out a message. Some templates raise an error for an unknown role, but most leave
-        the message out. A message was left out if a change to its text does not change the prompt."""
+        out the message. A message was left out if a change of its text does not change the prompt."""
         messages = variables["messages"]
         unseen = []
         for i, message in enumerate(messages):
             content = message.get("content")
             if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
                 unseen.append(i)
-        # Most of these messages are in the prompt in a changed form. To find them, one rendering puts a different mark on each message.
+        # Most of these messages are in the prompt in a changed form. To find out which, one rendering adds a different mark to each
+        # message.
         if len(unseen) > 1:
             marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
             changed = self._with_marks(variables, marks, now)
@@ -221,8 +222,8 @@ class ChatTemplate:
                 )
 
     def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
-        """Renders the template with marks[i] added to the end of the text of message i. Returns None if the template raises an error, which
-        shows that it uses one of these texts."""
+        """Renders the template with marks[i] added to the end of message i's text. Returns None if the template raises an error, because
+        then it uses one of these texts."""
         messages = [
             {**message, "content": message["content"] + marks[i]} if i in marks else message
             for i, message in enumerate(variables["messages"])
@@ -261,8 +262,8 @@ def _messages(messages: Any) -> list[Any]:
 
 
 def _parse_arguments(calls: Any) -> None:
-    """Parses the arguments of calls in place. APIs carry them as JSON text, but templates need objects. Text that is not a JSON object is
-    left as it is."""
+    """Parses the arguments of calls in place, because APIs pass them as JSON text and templates need objects. Text that is not a JSON
+    object is left unchanged."""
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function", call) if isinstance(call, dict) else None
         if isinstance(function, dict) and (found := not_finite(function.get("arguments"))) is not None:
@@ -295,7 +296,7 @@ def _spell_arguments(messages: list[Any]) -> list[Any]:
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """Returns a copy that consists of plain Python types, so that a template cannot call methods of other classes."""
+    """Returns a copy that contains only plain Python types, so that a template cannot call methods of other classes."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):
@@ -319,8 +320,8 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -> ChatTemplate | None:
-    """Returns the chat template of a model, or None if the model has none. A missing template is never guessed. override: the text of a
-    template, the path of a file with one, or the name of one of the model's own templates."""
+    """Returns the chat template of a model, or None if the model has none, because a missing template is never guessed. override: the text
+    of a template, the path of a file with a template, or the name of one of the model's own templates."""
     if isinstance(override, ChatTemplate):
         return override
     if override is not None and not isinstance(override, str | Path):

@@ -1,13 +1,13 @@
 """Finds markers such as <tool_call> in text that arrives piece by piece. Regular expressions describe the markers.
 
-Python's re cannot tell whether a text may still become a match. It also takes exponential time for some patterns, even if the text matches:
-for the pattern (?:(?:a|a)*c|a*b) and a text of forty letters a and a b, it tries 2^40 paths. Therefore this module compiles a pattern into
-an automaton that reads each character once. The automaton finds the same matches as re (leftmost, and by the order of alternatives in the
-pattern). After each character it knows whether a longer match is still possible.
+Python's re cannot tell whether a text may still become a match. For some patterns it also takes exponential time, even if the text matches:
+for the pattern (?:(?:a|a)*c|a*b) and a text of forty letters a and one b, it tries 2^40 paths. Therefore this module compiles a pattern
+into an automaton that processes each character once. The automaton finds the same matches as re (the leftmost, and by the order of
+alternatives in the pattern). After each character it knows whether a longer match is still possible.
 
 The groups of a match come from a second pass over the compiled program, which tries each step at most once at each character (as RE2's
-BitState does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re itself only tests single characters and finds the
-positions where a match may begin.
+BitState does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). This module uses re only to test single characters,
+and to find the positions where a match may begin.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 MAX_SOURCE = 1 << 10  # maximum length of a pattern in characters
 MAX_PROGRAM = 2048  # maximum number of steps of a pattern's program; the patterns in response_templates.py need at most 153
 MAX_DEPTH = 50  # maximum nesting depth of groups
-MAX_FIRST = 24  # re searches for a prefix of the marker that has fewer characters than this
+MAX_FIRST = 24  # re searches for a prefix of a marker; the prefix has fewer characters than this
 MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and thus the most text that a Scanner holds back
 MAX_LEAD = 256  # maximum number of blanks before a marker that count as part of it
 MAX_MOVES = 1 << 9  # maximum number of transitions that a state caches
-MAX_TRIED = 1 << 26  # maximum of (program steps) * (characters of a match), which limits the memory of Pattern.parts()
+MAX_TRIED = 1 << 26  # maximum of (program steps) * (characters of a match); limits the memory of Pattern.parts()
 WORK = 4  # find_all() may examine this many characters per character of the text, on average
-# A search may spend this many program steps per character, on average, on transitions that are not cached, and FREE_BUILDING in addition.
+# Transitions that are not cached take program steps. A search may spend this many such steps per character of text, on average, and
+# FREE_BUILDING more.
 BUILDING = 64
 FREE_BUILDING = 1 << 19
 
@@ -45,19 +46,19 @@ def _kept(sign: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _Node:
-    """A node of a pattern's syntax tree. kind is "char" (with test and source), "seq", "alt", "repeat" (with low, high, greedy), "named"
-    (source is the group's name), "look" for (?=...), or "end" for $."""
+    """A node of a pattern's syntax tree. kind is "char" (a character or class, with test and source), "seq", "alt", "repeat" (with low,
+    high, greedy), "named" (source is the group's name), "look" for (?=...), or "end" for $."""
 
     kind: str
     parts: tuple[_Node, ...] = ()
     test: Callable[[str], object] | None = None
     source: str = ""
-    literal: str = ""  # the character, if kind is "char" and the node is not a class
+    literal: str = ""  # the character if kind is "char" and the node is no class, else ""
     low: int = 0
     high: int | None = None
     greedy: bool = True
-    unbounded: bool = False  # the node is or contains a repetition without an upper limit
-    looks: bool = False  # the node is or contains a (?=...)
+    unbounded: bool = False  # whether the node is or contains a repetition without an upper limit
+    looks: bool = False  # whether the node is or contains a (?=...)
 
     def steps(self) -> int:
         """Returns the number of program steps that this node compiles to."""
@@ -66,7 +67,7 @@ class _Node:
             return sum(inner) + 2 * (len(inner) - 1)
         if self.kind != "repeat":
             return sum(inner) + {"char": 1, "end": 1, "look": 1, "named": 2}.get(self.kind, 0)
-        # Repeating the empty text changes nothing, so no steps are needed.
+        # A repetition of the empty text changes nothing, so it needs no steps.
         if inner[0] == 0:
             return 0
         return self.low * inner[0] + (inner[0] + 2 if self.high is None else (self.high - self.low) * (inner[0] + 1))
@@ -224,8 +225,8 @@ class _Reader:
 
 
 class State:
-    """A state of an automaton. `places` holds the addresses of the program steps that may come next, in the pattern's order of choices.
-    accepts: a match ends here. at_end: a match ends here if the text ends here. moves: cached transitions."""
+    """A state of an automaton. `places` are the addresses of the program steps that may come next, in the pattern's order of choices.
+    accepts: whether a match ends here. at_end: whether a match ends here if the text ends here. moves: cached transitions."""
 
     __slots__ = ("accepts", "at_end", "places", "moves")
 
@@ -264,8 +265,8 @@ class Pattern:
         return self._state((0,))
 
     def _stands_apart(self, lead: _Node, start: State) -> bool:
-        """Returns whether no match of the rest of the pattern begins with a character that `lead` matches. Only then is it safe to search
-        for the rest alone, because then each match of the rest begins where a run of `lead` characters ends."""
+        """Returns whether no match of the rest of the pattern begins with a character that `lead` matches. If so, each match of the rest
+        begins where a run of `lead` characters ends, and it is safe to search for the rest alone."""
         assert lead.test is not None
         firsts = [step for step in map(self._program.__getitem__, start.places) if step[0] == "char"]
         return all(step[3] and lead.test(step[3]) in (None, False) for step in firsts)
@@ -286,7 +287,7 @@ class Pattern:
             self._emit(node.parts[0])
             program.append(("save", node.source, 1))
         elif node.kind in ("seq", "look"):
-            # The match ends here, before the (?=...).
+            # The match ends before the (?=...).
             if node.kind == "look":
                 program.append(("save", "", 1))
             for part in node.parts:
@@ -404,7 +405,7 @@ class Pattern:
         waiting: list[tuple[Any, ...]] = [(0, start)]
         while waiting:
             place, at, *before = waiting.pop()
-            # All paths after a "save" step have failed, so the position that was saved before this step is restored.
+            # All paths after this "save" step have failed, so the position that was saved before it is restored.
             if before:
                 saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
                 continue
@@ -519,7 +520,7 @@ def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
 
 
 class Watch:
-    """Patterns that a Scanner looks for at the same time, each paired with its meaning. Any number of Scanners may share a Watch."""
+    """Patterns that a Scanner searches for at the same time, each with its meaning. Any number of Scanners may share a Watch."""
 
     def __init__(self, marks: Sequence[tuple[Any, Pattern]]) -> None:
         self.marks = tuple(marks)
@@ -552,14 +553,14 @@ class Scanner:
     def __init__(self) -> None:
         self._text, self._at = "", 0
         self._watch = Watch(())
-        self._building = FREE_BUILDING  # program steps that may still be spent on transitions that are not cached
-        # The pattern that took too long, if any. From then on, all text is returned without looking for markers.
+        self._building = FREE_BUILDING  # number of program steps that may still be spent on transitions that are not cached
+        # The pattern that took too long, or "". Once it is set, all text is returned without a search for markers.
         self.gave_up = ""
         self._forget()
 
     @property
     def held(self) -> int:
-        """The number of characters that were fed and not yet returned, because they may be the beginning of a marker."""
+        """The number of characters that were fed but not returned yet, because they may begin a marker."""
         return len(self._text) - self._at
 
     def watch(self, watch: Watch) -> None:
@@ -568,8 +569,7 @@ class Scanner:
         self._forget()
 
     def go_on(self, found: Found) -> None:
-        """Treats the marker that was found last as text. The search continues after the marker or, if the marker is empty, one character
-        later."""
+        """Treats the last found marker as text. The search continues after the marker or, if the marker is empty, one character later."""
         self._forget()
         self._from += not found.text
 
@@ -590,8 +590,8 @@ class Scanner:
             attempt.end = max(attempt.end - gone, -1)
 
     def next(self, final: bool) -> tuple[str, Found | None]:
-        """Returns the next text and the marker that follows it. The marker is None if more text is needed to be certain or, if `final`, if
-        no marker follows."""
+        """Returns the next text and the marker that follows it. The marker is None if more text must arrive before it is certain or, if
+        `final`, if no marker follows."""
         text, watch = self._text, self._watch
         while True:
             if self.gave_up:
@@ -657,7 +657,8 @@ class Scanner:
         return before, Found(best.mark, text[start:end], groups)
 
     def _released(self, end: int, final: bool) -> str:
-        """Returns the text before `end` that was not returned yet. Unless `final`, blanks that may belong to a marker are held back."""
+        """Returns the text before `end` that was not returned yet. Unless `final`, blanks at its end that may belong to a marker are held
+        back."""
         if not final and self._watch.leads:
             end = self._back(end, self._watch.leads)
         out = self._text[self._at : end]

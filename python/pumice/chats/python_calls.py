@@ -1,8 +1,8 @@
-"""Reads calls in Python's syntax, such as [get_weather(city="Köln", days=3), now()]. The reader is one pass over the text, evaluates
-nothing, and knows literals alone: strings, numbers, True, False, None, lists, tuples and dicts, and also JSON's true, false and null.
+"""Parses calls in Python's syntax, such as [get_weather(city="Köln", days=3), now()]. The parser makes one pass over the text and evaluates
+nothing. It accepts only literals: strings, numbers, True, False, None, lists, tuples and dicts, and also JSON's true, false and null.
 
-ast.parse() would read the same calls. However, it warns about unknown escapes in strings, its memory is a hundred times that of the text,
-and a line feed between single quotation marks, which models write, is an error for it."""
+ast.parse() is not used, although it would parse the same calls. It warns about unknown escapes in strings, its memory is a hundred times
+that of the text, and it refuses line feeds between single quotation marks, which models write."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from ..common.arguments import shown
 
-_MOST_NESTED = 64  # depth of lists and dicts
-_MOST_DIGITS = 4300  # as in Python's int()
+_MOST_NESTED = 64  # maximum nesting depth of lists and dicts
+_MOST_DIGITS = 4300  # maximum number of digits of an int, as in Python's int()
 
 _BLANKS = re.compile(r"\s*")
 _NAME = re.compile(r"[^\W\d][\w.-]*")
@@ -62,7 +62,7 @@ class _Reader:
         self._at = _BLANKS.match(self._text, self._at).end()  # type: ignore[union-attr]
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Returns the match of a pattern at this position, and goes on behind it and behind the blanks that follow."""
+        """Returns the match of a pattern at this position. If there is one, moves the position past the match and the blanks after it."""
         found = pattern.match(self._text, self._at)
         if found is not None:
             self._at = found.end()
@@ -76,7 +76,7 @@ class _Reader:
         self._skip()
 
     def _closed(self, closer: str, first: bool) -> bool:
-        """Returns whether a list ends here, and goes on behind the end or behind the comma before the next item."""
+        """Moves the position past the end of a list or the comma before the next item. Returns whether the list has ended."""
         self._skip()
         if not first and self._next() != closer:
             self._pass(",")
@@ -146,7 +146,7 @@ class _Reader:
         if found is None:
             raise self._error("the end of a text")
         text = _ESCAPE.sub(_unescaped, found[found.lastindex or 0])
-        if any("\ud800" <= c <= "\udfff" for c in text):  # a pair of \u is one character, as in JSON
+        if any("\ud800" <= c <= "\udfff" for c in text):  # combines a surrogate pair of two \u escapes to one character, as JSON does
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text
 

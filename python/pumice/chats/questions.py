@@ -1,4 +1,4 @@
-"""What is asked of a chat: messages, tools and options, checked."""
+"""Checks the arguments of a chat: messages, tools and options."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Question:
     tools: list[dict[str, Any]]
     variables: dict[str, Any]
     parse_special: bool
-    choice: str = "auto"  # "auto", "required", or the name of a tool
+    choice: str = "auto"  # "auto", "required", or the name of a tool that must be called
     parallel: bool = True
     format: answer_grammars.Format | None = None
-    continues: bool = False  # the answer goes on from the last message
+    continues: bool = False  # whether the answer continues the last message
 
     @property
     def continued(self) -> tuple[str, ...]:
-        """The keys of the last message whose text the answer continues: its content or, if that is empty, its reasoning."""
+        """The keys of the last message whose text the answer continues: "content" or, if that is empty, the key of the reasoning."""
         if not self.continues:
             return ()
         last = self.messages[-1]
@@ -44,7 +44,7 @@ class Question:
 
     @property
     def must_call(self) -> bool:
-        """Whether the answer has to call a tool."""
+        """Whether the answer must call a tool."""
         return self.choice != "auto"
 
 
@@ -60,8 +60,8 @@ def check_question(
     continue_final: Any = False,
     name: str = "messages",
 ) -> Question:
-    """Checks the arguments of chat() and save_prefix(). Raises TypeError or ValueError that names the wrong argument. name: what the
-    argument with the messages is called."""
+    """Checks the arguments of chat() and save_prefix(). Raises TypeError or ValueError that names the wrong argument. name: the name of the
+    argument that has the messages."""
     with argument(name):
         conversation = check_messages(messages)
     variables = check_template_kwargs(template_kwargs)
@@ -93,7 +93,7 @@ def check_question(
 
 
 def _check_continued(question: Question, form: str) -> None:
-    """Raises ValueError if an answer cannot continue the last message. form: the name of the argument that gave question.format."""
+    """Raises ValueError if an answer cannot continue the last message. form: the name of the argument that set question.format."""
     last = question.messages[-1]
     if last["role"] != "assistant":
         raise ValueError(
@@ -146,7 +146,8 @@ def check_template_kwargs(given: Any) -> dict[str, Any]:
 
 
 def check_content(content: Any, where: str) -> Any:
-    """Returns the content of a message as text. OpenAI's list of parts is accepted if all parts are text, and is joined with line feeds."""
+    """Returns the content of a message as text. A list of parts in OpenAI's form is accepted if all parts are text. They are joined with
+    line feeds."""
     if isinstance(content, str):
         return check_text(content, where)
     if not isinstance(content, (list, tuple)):

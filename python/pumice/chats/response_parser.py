@@ -1,9 +1,9 @@
 """Parses a model's answer into content, reasoning and tool calls while it arrives.
 
-The form of an answer is described by a response template in transformers' format, version 1
+A response template in transformers' format, version 1, describes the form of an answer
 (https://huggingface.co/docs/transformers/chat_response_parsing). The template comes from the model's own files or from a Row in
-response_templates.py. One parser handles all templates. An answer may arrive in any number of pieces, and the positions of the cuts do not
-change the result.
+response_templates.py. One parser handles all templates. An answer may arrive in any number of pieces, and the boundaries of the pieces do
+not change the result.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ _MOST_ERRORS = 100
 class Event:
     """A parsed piece of an answer.
 
-    If kind is "content" or "reasoning", `text` is the next piece of it. If kind is "tool_call", the event is one of three. A call begins:
-    `begun` is true, and `name` is set if the opening marker contains the name. A call continues: `text` is the next piece of the call as
-    the model wrote it. A call has ended: `calls` holds the call, or several calls if the marker opened a list.
+    If kind is "content" or "reasoning", `text` is the next piece of it. If kind is "tool_call", the event is one of three:
+    - A call begins: `begun` is true, and `name` is set if the opening marker contains the name.
+    - A call continues: `text` is the next piece of the call as the model wrote it.
+    - A call has ended: `calls` contains the call, or several calls if the marker opened a list.
 
-    deltas: what these events add to the calls of the answer.  failed: (index, reason) for each call whose deltas were sent and which turned
-    out to be no call. If the region of a call cannot be parsed, this comes with the event of its text as content."""
+    deltas: what the event adds to the calls of the answer.  failed: (index, reason) for each call of which deltas were sent, but which
+    turned out to be no call. If the region of a call cannot be parsed, the event that returns its text as content has `failed`."""
 
     kind: Kind
     text: str = ""
@@ -66,7 +67,7 @@ class Event:
     failed: tuple[tuple[int, str], ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether the event says anything that a chunk of a stream has."""
+        """Whether the event has anything that a chunk of a stream shows."""
         return bool(self.text or self.calls or self.deltas or self.failed)
 
 
@@ -86,7 +87,7 @@ class Field:
     join: str
     transform: Any
     each: bool
-    arrives: Plan | None  # how calls arrive piece by piece, or None if they come whole
+    arrives: Plan | None  # how calls are reported piece by piece, or None if they are only reported whole
 
 
 class ResponseTemplate:
@@ -134,12 +135,12 @@ class ResponseTemplate:
         return Watch(marks)
 
     def watch(self, inside: Field | None, calls: bool) -> Watch:
-        """Returns the markers to look for inside a field, or between fields if `inside` is None. calls: whether to include the markers of
+        """Returns the markers to search for inside a field, or between fields if `inside` is None. calls: whether to include the markers of
         tool calls."""
         return self._watches[calls] if inside is None else self._inside[inside.name]
 
     def hears(self, token: str, calls: bool) -> bool:
-        """Returns whether a special token is a marker or part of a marker. Only such special tokens are passed to the parser as text."""
+        """Returns whether a special token is a marker or part of a marker. The parser receives the text of these special tokens only."""
         return token in self._spelt[calls]
 
     def opens_in(self, text: str) -> bool:
@@ -226,7 +227,7 @@ def call_id(prefix: str) -> str:
 
 @dataclass
 class _Text:
-    """A text that arrives in parts. The parts are joined with `join`. If `strip`, blanks at the edges of each part are dropped."""
+    """A text that arrives in parts. The parts are joined with `join`. If `strip` is true, blanks at both ends of each part are dropped."""
 
     join: str = _BETWEEN
     strip: bool = True
@@ -235,7 +236,8 @@ class _Text:
     begun: bool = False  # whether the current part has text
 
     def add(self, text: str) -> str:
-        """Adds text to the current part. Returns the text that is now certain, without blanks that may be at the end of the part."""
+        """Adds text to the current part. Returns the text that is now certain, without blanks at its end, because these may be the end of
+        the part."""
         if not self.begun:
             text = text.lstrip() if self.strip else text
             if not text:
@@ -261,9 +263,9 @@ class _Text:
 class ResponseParser:
     """Parses one answer. feed() and finish() return Events. content, reasoning, calls and errors hold what was parsed so far.
 
-    tools: the tools of the chat() call. Arguments that arrive as text get the types in their schemas.  calls: if False, calls are treated
-    as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>".  continues: whether `prompt` ends
-    with text of the answer, which goes on. Blanks at the beginning of the new text then belong to it."""
+    tools: the tools of the chat() call. If arguments arrive as text, they are converted to the types in the tool's schema.  calls: if
+    False, calls are treated as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>".  continues:
+    whether `prompt` ends with text that the answer continues. If so, blanks at the beginning of the new text belong to that text."""
 
     def __init__(
         self,
@@ -277,7 +279,7 @@ class ResponseParser:
     ) -> None:
         self._template, self._calls = template, calls
         self._arriving = ArrivingCalls(lambda: call_id(id_prefix))
-        self._arrived: list[CallDelta] = []  # deltas of a call whose beginning is already part of the prompt
+        self._arrived: list[CallDelta] = []  # deltas of a call that begins in the prompt
         self._schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
         self._scanner = Scanner()
         self._inside: Field | None = None
@@ -285,14 +287,14 @@ class ResponseParser:
         self._raw: list[str] = []  # the text of the current call, including its markers
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
-        self._open_text: OpenText | None = None  # set while a call in JSON or Python is read
-        self._heard = 0  # the number of parts of the body that _open_text has seen
+        self._open_text: OpenText | None = None  # set while a call in JSON or Python is being parsed
+        self._heard = 0  # number of elements of `_body` that were passed to `_open_text`
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
-        self.length = 0  # the number of characters that were fed
-        self._parts: list[tuple[Kind, int]] = []  # of the text that was parsed: kind and number of characters of each part, in order
-        self._call_part = 0  # the index in _parts at which the current call begins
-        self._skipped = 0  # the number of characters of `prompt` that may begin a marker. If they do not, they are no new text.
+        self.length = 0  # number of characters that were fed
+        self._parts: list[tuple[Kind, int]] = []  # (kind, number of characters) of each part of the parsed text, in order
+        self._call_part = 0  # index in `_parts` at which the current call begins
+        self._skipped = 0  # number of characters at the end of `prompt` that may begin a marker; they are not new text if they do not
         self._enter(None)
         if prompt:
             self.feed(prompt)
@@ -321,14 +323,14 @@ class ResponseParser:
         return "".join(self._texts["reasoning"].parts) or None
 
     def feed(self, text: str) -> list[Event]:
-        """Parses more of the answer's text. Returns the Events that are now certain."""
+        """Parses more of the answer's text. Returns the Events that have become certain."""
         self.length += len(text)
         self._scanner.feed(text)
         return self._read(final=False)
 
     def kinds_at(self, places: Sequence[int]) -> list[Kind]:
-        """Returns the kind of the text at each place. A place is a number of characters that were fed before, and the places ascend. A
-        marker has the kind of the region that it opens or closes. A call that cannot be parsed is content. Must be called after
+        """Returns the kind of the text at each of `places`. A place is the number of characters that were fed before it, and the places
+        ascend. A marker has the kind of the region that it opens or closes. A call that cannot be parsed is content. Must be called after
         finish()."""
         result: list[Kind] = []
         parts = iter(self._parts)
@@ -363,8 +365,8 @@ class ResponseParser:
             self._pass(events, found)
 
     def _pass(self, events: list[Event], found: Found) -> None:
-        """Handles a marker: leaves the current field and enters the field that the marker opens. Inside a string of a call, a marker
-        is treated as text, because a string with program code may contain `};`."""
+        """Handles a marker: leaves the current field, or enters the field that the marker opens. Inside a string of a call, a marker is
+        treated as text. (A string with program code may contain `};`.)"""
         if self._open_text is not None:
             new, self._heard = self._body[self._heard :], len(self._body)
             if self._open_text.after("".join(new)):
@@ -403,7 +405,7 @@ class ResponseParser:
             if not text:
                 return
         where = self._inside or self._template.sink
-        if where is None:  # between fields, and the template has no field for other text
+        if where is None:  # the text is between fields, and the template has no field for such text
             return
         if where.kind == "tool_call":
             self._raw.append(text)
@@ -452,7 +454,7 @@ class ResponseParser:
 
 
 def _edges(template: ResponseTemplate, kind: str) -> dict[str, Any]:
-    """Returns how the parts of content or reasoning are joined and stripped, as the template's field says."""
+    """Returns the options of _Text for content or reasoning: how the template's field joins and strips its parts."""
     for f in template.fields:
         if f.kind == kind:
             return {"join": f.join, "strip": bool(f.arguments.get("strip", True))}

@@ -1,7 +1,7 @@
 """Known answer formats, each with texts that identify it in a chat template. A new format needs only a new Row.
 
 The response template of a Row is in transformers' format (version 1). It needs no start_anchor, because the answer begins where the
-generation prompt begins. The first Row whose markers are all in the chat template's text is used, so specific Rows come before general
+generation prompt begins. The first Row whose markers all occur in the chat template's text is used, so specific Rows come before general
 ones.
 """
 
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 
 class Written(NamedTuple):
-    """How a model writes calls. Grammars that enforce calls are built from this. A space in these texts matches up to four spaces or line
-    feeds.
+    """How a model writes calls. Grammars that enforce calls are built from this description. A space in these texts matches zero to four
+    spaces or line feeds.
 
     call: the text of one call, with placeholders. %name% is the function's name, and %index% is a number. The arguments are one of
     %arguments% (JSON), %bare% (JSON with unquoted keys, and with strings between two of `mark`), or %parameters% (for each argument,
     `parameter` with %key% and %value%). %call% stands for a JSON object with the name and the arguments, under the two `keys`, and %calls%
-    for a list of such objects.  before, between, after: texts around the calls.  alone: a call is the whole answer."""
+    for a list of such objects.  before, between, after: texts around the calls.  alone: whether a call is the whole answer."""
 
     call: str
     before: str = ""
@@ -32,8 +32,8 @@ class Written(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """Texts around reasoning (open, close) and around content (text, end). They are needed only if the response template does not give them
-    as plain texts. aside: a marker that opens text which is not part of the answer. Such text ends with `close`, like reasoning."""
+    """Texts around reasoning (open, close) and around content (text, end). A Row needs them only if its response template does not have
+    them as plain texts. aside: a marker that opens text which is not part of the answer. Such text ends with `close`, like reasoning."""
 
     open: str
     close: str
@@ -43,12 +43,12 @@ class Thought(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An answer format: the texts that identify it in a chat template, how answers are parsed, and how grammars write calls."""
+    """A format of answers: the texts that identify it in a chat template, how answers are parsed, and how grammars write calls."""
 
     name: str  # the format's name in error messages
     markers: tuple[str, ...]
     template: Mapping[str, Any]
-    written: Written | str = "it has no tool calls"  # or a sentence that says why no grammar can enforce calls
+    written: Written | str = "it has no tool calls"  # or a sentence that tells why no grammar can enforce calls
     thought: Thought | None = None
 
 
@@ -57,8 +57,8 @@ _NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{cont
 
 
 def _shape(text: Mapping[str, Any] | None = None, reasoning: Mapping[str, Any] | None = None, **calls: Any) -> dict[str, Any]:
-    """Returns a response template. text: entries of the content field, which takes all text that no other field opens. reasoning: entries
-    of the reasoning field. calls: entries of the tool calls field."""
+    """Returns a response template. text: entries of the content field. This field gets all text that no other field opens. reasoning:
+    entries of the reasoning field. calls: entries of the field of tool calls."""
     fields: dict[str, Any] = {"content": text or {}, "reasoning_content": reasoning or _THINK}
     if calls:
         fields["tool_calls"] = {"repeats": True, "content": "json", **calls}
@@ -224,7 +224,7 @@ ROWS: tuple[Row, ...] = (
         "Solar Open (<|tool_call:begin|>)",
         ("<|tool_call:begin|>", "<|tool_call:args|>"),
         _shape(
-            # As in the first row, this pattern matches all other markers of messages.
+            # As in the first row, this pattern matches all other markers of messages, so that the text between them becomes content.
             text={"close_pattern": r"(?:<\|end\|>)?(?:<\|begin\|>assistant)?<\|content\|>|<\|end\|>|<\|begin\|>assistant"},
             reasoning={"open_pattern": r"(?:<\|begin\|>assistant)?<\|think\|>", "close": "<|end|>"},
             open_pattern=r"(?:<\|begin\|>assistant)?(?:<\|tool_calls\|>)?<\|tool_call:begin\|>[\w.-]*<\|tool_call:name\|>(?P<name>[\w.-]+)"
@@ -289,7 +289,7 @@ ROWS: tuple[Row, ...] = (
             parameter="<parameter=%key%>%value%</parameter>\n",
         ),
     ),
-    # MiniMax M3 writes arguments as nested tags, which no response template reads.
+    # MiniMax M3 writes arguments as nested tags, which no kind of content of response templates can parse.
     Row("MiniMax M3 (<mm:think>)", ("<mm:think>", "]<]minimax[>["), _shape(reasoning={"open": "<mm:think>", "close": "</mm:think>"})),
     Row(
         "Apriel ([BEGIN FINAL RESPONSE], <tool_calls>)",
@@ -422,9 +422,9 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "LFM2 (<|tool_call_start|>[f(a=1)])",
-        ("List of tools: ", "|im_start|"),  # some of LFM2's chat templates do not write calls, so they lack the markers of calls
+        ("List of tools: ", "|im_start|"),  # not the markers of calls, because some of LFM2's chat templates do not write calls
         _shape(open="<|tool_call_start|>", close="<|tool_call_end|>", content="python"),
-        # A grammar writes the other form of LFM2's calls, a list in JSON, which the reader of calls in Python also takes.
+        # The grammar enforces LFM2's second form of calls, a list in JSON, which the parser of calls in Python accepts, too.
         Written("<|tool_call_start|>%calls%<|tool_call_end|>"),
     ),
     Row('Llama 3 ({"name": ..., "parameters": ...})', ("<|start_header_id|>", '"parameters": '), _LLAMA, _LLAMA_CALL),
@@ -434,7 +434,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def row_of(chat_template: str) -> Row | None:
-    """Returns the first row whose markers are all in a chat template's text, or None if there is no such row."""
+    """Returns the first row whose markers all occur in a chat template's text, or None if there is no such row."""
     return next((row for row in ROWS if all(marker in chat_template for marker in row.markers)), None)
 
 

@@ -1,4 +1,4 @@
-"""A chat's answer: while it is written, and as a result."""
+"""A chat's answer: while the model writes it (Answer), and as a result (ChatResult)."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ class ChatResult(Generation):
 
 
 class Answer(Continuation):
-    """A sequence whose text is parsed while it arrives. Of the control tokens, the parser sees only those that its markers contain."""
+    """A sequence whose text is parsed while it arrives. The parser receives only those control tokens that its markers contain."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
         super().__init__(tokenizer, params)
         self._parser, self._heard = parser, heard
         self._read_text = 0
-        self._places: list[int] = []  # for each token that was read, how many characters the parser was fed before it
+        self._places: list[int] = []  # for each received token, the number of characters that the parser was fed before it
         self._over = False
 
     def parsed(self) -> ResponseParser:
@@ -107,15 +107,15 @@ class Answer(Continuation):
 
     def kind_tokens(self) -> dict[str, int]:
         """Returns the number of tokens of each kind. Must be called after the sequence has ended."""
-        return kind_tokens_of(self.parsed().kinds_at(self._places[: len(self.ids)]))  # a stop may have cut off tokens that were read
+        return kind_tokens_of(self.parsed().kinds_at(self._places[: len(self.ids)]))  # without tokens that a stop string has cut off
 
     def chunks(self, index: int) -> list[Chunk]:
-        """Returns the chunk of take() split into chunks of one kind each: content, reasoning or tool calls."""
+        """Returns the chunk of take() split into chunks of one kind: content, reasoning or tool calls."""
         chunk = self.take(index)
         if chunk is None:
             return []
         events = [event for event in self._events(self._sent_text, chunk.finish_reason is not None) if event]
-        if len(events) == 1 and events[0] == Event("content", chunk.text):  # most chunks are like this
+        if len(events) == 1 and events[0] == Event("content", chunk.text):  # most chunks are plain content
             return [chunk]
         if not events:
             return [replace(chunk, text="", kind=self._parser.kind)]
@@ -124,7 +124,7 @@ class Answer(Continuation):
         result = []
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None
-            tokens = {} if i == 0 else nothing  # the first chunk gets all of the tokens
+            tokens = {} if i == 0 else nothing  # the first chunk gets all tokens
             said: dict[str, Any] = {"text": event.text, "kind": event.kind, "calls": event.calls}
             said |= {"call_deltas": event.deltas, "call_errors": event.failed}
             result.append(replace(chunk, finish_reason=last, **said, **tokens))

@@ -1,4 +1,5 @@
-"""What templates may call: operators, methods of texts and lists, and filters, each metered before it makes a large value."""
+"""The operations that templates may use: operators, methods of texts and lists, and filters. Each is metered before it makes a large
+value."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _SIZED = (str, list, tuple)
 
 
 def add(left: Any, right: Any) -> Any:
-    """The operator +. Texts and lists are metered."""
+    """The operator +. The meter checks the size of sums of texts or lists."""
     if isinstance(left, _SIZED) and isinstance(right, _SIZED):
         current_meter().room(sys.getsizeof(left) + sys.getsizeof(right), "a sum")
         joined = current_meter().produced(operator.add(left, right))
@@ -38,7 +39,7 @@ def add(left: Any, right: Any) -> Any:
 
 
 def multiply(left: Any, right: Any) -> Any:
-    """The operator *. Repetitions are metered, and products limited."""
+    """The operator *. The meter checks the size of repetitions, and the size of integer products is limited."""
     for repeated, times in ((left, right), (right, left)):
         if isinstance(repeated, str | list | tuple) and isinstance(times, int):
             current_meter().room(max(len(repeated), 1) * max(times, 0) * (8 if not isinstance(repeated, str) else 1), "a repetition")
@@ -50,14 +51,14 @@ def multiply(left: Any, right: Any) -> Any:
 
 
 def power(left: Any, right: Any) -> Any:
-    """The operator **, limited."""
+    """The operator **, with a limit for the size of integer powers."""
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > 4096:
         raise Stop("a power is too large")
     return left**right
 
 
 def modulo(left: Any, right: Any) -> Any:
-    """The operator %: a remainder, or a format of text, which is metered."""
+    """The operator %: a remainder, or the formatting of a text, whose size the meter checks."""
     if isinstance(left, str):
         _check_format(left, "%", right if isinstance(right, tuple) else (right,))
         return current_meter().produced(left % right)
@@ -71,7 +72,7 @@ def _number(value: Any) -> Any:
 
 
 def _check_format(text: str, mark: str, values: Iterable[Any]) -> None:
-    """Checks the size of a text before formatting makes it, because formatting can repeat values and pad them."""
+    """Checks the size of a formatted text before it is made, because formatting can repeat values and pad them."""
     if re.search(r"\d{4}|\*|\{[^{}]+\{", text.replace("{{", "")) and mark in text:
         raise Stop("a format has a width that is too large")
     total = sum(16 + (len(v) if isinstance(v, str) else len(current_meter().text(v))) for v in values)
@@ -85,13 +86,14 @@ def _check_replace(text: str, old: str, new: str, *_: Any) -> None:
 
 
 def check_join(separator: str, items: Any) -> None:
-    """Raises Stop before a join that takes too much room."""
+    """Raises Stop if a join would take too much memory."""
     characters = len(items) if isinstance(items, str) else sum(len(i) for i in items if isinstance(i, str))
     current_meter().room(characters + len(separator) * len(items), "a join")
 
 
 def _check_work(text: str, part: Any = None, *_: Any) -> None:
-    """Checks the time of a method that may compare each character of a text with each one of `part`: searches from the end, and strip."""
+    """Limits the time of methods that may compare each character of a text with each character of `part`: strip(), and searches from the
+    end."""
     if isinstance(part, str):
         work = len(text) * len(part)
         if work > MAX_WORK:
@@ -152,7 +154,7 @@ METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
 
 
 class Format:
-    """The format method of a string, with a check of the size. A template may call it or pass it to a filter."""
+    """The format() method of a string, with a check of the result's size. A template may call it or pass it to a filter."""
 
     def __init__(self, text: str, format_safely: Callable[..., str]) -> None:
         self._text, self._format = text, format_safely
@@ -189,7 +191,7 @@ class Namespace(jinja2.utils.Namespace):
 
 
 def metered(items: Any) -> Iterator[Any]:
-    """Yields the items, each of which is a step."""
+    """Yields the items. Each item counts as one step."""
     meter = current_meter()
     for item in items:
         meter.step()
@@ -197,7 +199,7 @@ def metered(items: Any) -> Iterator[Any]:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-    """Replaces Jinja's tojson. As in transformers, HTML is not escaped, and non-ASCII characters stay as they are."""
+    """Replaces Jinja's tojson. As in transformers, HTML is not escaped, and non-ASCII characters are left unchanged."""
     current_meter().weigh(value)
     width = indent if isinstance(indent, int) else len(indent) if isinstance(indent, str) else 0
     if width > 32:
@@ -219,7 +221,7 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separato
 
 
 def _size_in_json(text: str, ensure_ascii: bool) -> int:
-    """Returns at least as many characters as a text has in JSON."""
+    """Returns an upper bound of the number of characters of a text in JSON."""
     if ensure_ascii and not text.isascii():
         return 12 * len(text)
     if text.isprintable():
@@ -256,7 +258,7 @@ def _int(value: Any, default: int = 0, base: int = 10) -> int:
     return _number(filters.do_int(value, default, base))  # type: ignore[no-any-return]
 
 
-_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at which str.splitlines() cuts
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at which str.splitlines() splits
 
 
 def _indent(text: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
@@ -297,7 +299,7 @@ def _from_json(text: Any) -> Any:
 
 
 def _case(name: str) -> Callable[[Any], str]:
-    """Returns the filter that calls a method of a text which changes its case."""
+    """Returns a filter that calls the text method `name`, which changes the case."""
 
     def change(text: Any) -> str:
         whole = current_meter().text(text)
@@ -329,7 +331,7 @@ def _regex_text(text: Any) -> str:
 
 
 def _escape(text: Any) -> Any:
-    whole = text if isinstance(text, str) else current_meter().text(text)  # Markup stays what it is
+    whole = text if isinstance(text, str) else current_meter().text(text)  # Markup is not converted, so that it stays Markup
     current_meter().room(6 * len(whole), "an escaped text")
     return escape(whole)
 
@@ -339,8 +341,8 @@ def _reverse(value: Any) -> Any:
 
 
 def wrap(function: Callable[..., Any], sequence: bool) -> Callable[..., Any]:
-    """Wraps a filter or test so that it calls the meter. If `sequence`, its argument is consumed item by item. A result that is an iterator
-    becomes a list."""
+    """Wraps a filter or test so that it calls the meter. If `sequence` is true, each item of its argument counts as a step. If the result
+    is an iterator, it becomes a list."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)

@@ -1,7 +1,7 @@
 """The limits of a template's work, and the meter that counts the work of one rendering.
 
-The meter counts steps and the processor time of the current thread. So it works in any thread, and a busy machine does not make it stop a
-template earlier.
+The meter counts steps and the processor time of the current thread. So it works in any thread, and stops a template no earlier if the
+machine is busy.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ import jinja2
 from jinja2 import runtime
 from jinja2.exceptions import SecurityError
 
-MAX_VOLUME = 48 << 20  # bytes of all strings and lists that a rendering makes
+MAX_VOLUME = 48 << 20  # maximum number of bytes of all strings and lists that a rendering makes
 # Maximum weight of one value. The weight is the number of characters plus ITEM_WEIGHT per item, as if the value were written out in full.
 MAX_WEIGHT = 16 << 20
-ITEM_WEIGHT = 64  # about the size of one item in bytes
+ITEM_WEIGHT = 64  # weight of one item, about its size in bytes
 MAX_ITEMS = 1 << 18  # maximum number of pieces that one split may make
 MAX_STEPS = 1_000_000
-MAX_SECONDS = 1.0  # processor time of the rendering thread
+MAX_SECONDS = 1.0  # maximum processor time of the rendering thread
 MAX_CALL_DEPTH = 64
 
 
-# Maximum length in characters of a text that a filter searches with regular expressions.
+# Maximum number of characters of a text that a filter searches with regular expressions.
 MAX_REGEX_TEXT = 1 << 18
-# Maximum number of comparisons of characters in one search from the end of a text, or one strip: 0.05 s.
+# Maximum number of character comparisons in one strip, or in one search from the end of a text. They take 0.05 s.
 MAX_WORK = 1 << 28
-# Maximum length of a text with characters beyond ASCII of which the case is changed. Python takes up to 12 bytes a character for it.
+# Maximum number of characters of a text with non-ASCII characters whose case is changed. Python allocates up to 12 bytes per character for
+# it.
 MAX_CASED = 1 << 22
 MAX_WIDTH = 4096  # maximum padding or indentation in characters
 
 
 class Stop(jinja2.TemplateError):
-    """Raised when a limit is reached."""
+    """Raised when the work of a template reaches a limit."""
 
 
 class Meter:
@@ -49,7 +50,7 @@ class Meter:
         self.end = time.thread_time() + MAX_SECONDS
 
     def step(self, count: int = 1) -> None:
-        """Counts `count` steps. Raises Stop if there are too many, or if they took too long."""
+        """Counts `count` steps. Raises Stop if there were too many steps, or if they took too long."""
         before = self.steps
         self.steps += count
         if self.steps > MAX_STEPS:
@@ -58,12 +59,12 @@ class Meter:
             raise Stop(f"it takes more than {MAX_SECONDS:g} s")
 
     def room(self, size: int, what: str) -> None:
-        """Raises Stop if there is no room for a new value of `size` bytes. Must be called before the value is made."""
+        """Raises Stop if the limits do not allow a new value of `size` bytes. Must be called before the value is made."""
         if size > MAX_WEIGHT or self.volume + size > MAX_VOLUME:
             raise Stop(f"{what} would take {size} bytes")
 
     def produced(self, value: Any) -> Any:
-        """Adds the size of a new value to the template's total and returns the value. Raises Stop if the total exceeds MAX_VOLUME."""
+        """Adds the size of a new value to the rendering's total, and returns the value. Raises Stop if the total exceeds MAX_VOLUME."""
         if isinstance(value, str | list | tuple | dict):
             self.volume += sys.getsizeof(value)
             if self.volume > MAX_VOLUME:
@@ -71,8 +72,8 @@ class Meter:
         return value
 
     def weigh(self, value: Any) -> Any:
-        """Refuses values that are small in memory but huge when written out, such as a list that contains a second list twice, which
-        contains a third list twice, and so on. Returns the value."""
+        """Returns the value. Raises Stop if it is small in memory but huge when written out, such as a list that contains a second list
+        twice, which contains a third list twice, and so on."""
         weight, items, waiting = 0, 0, [value]
         while waiting:
             item = waiting.pop()
@@ -89,7 +90,7 @@ class Meter:
         return value
 
     def text(self, value: Any) -> str:
-        """Returns str(value). Raises Stop before, if the text is too long."""
+        """Returns str(value). If the text would be too long, raises Stop before making it."""
         if isinstance(value, str):
             return str(value)
         self.weigh(value)
@@ -97,10 +98,10 @@ class Meter:
         while waiting:
             item = waiting.pop()
             if isinstance(item, str):
-                # A character may be written as up to ten, such as \U000e0001.
+                # repr() may write one character as up to ten, such as \U000e0001.
                 size += len(item) + item.count("\\") + item.count("'") if item.isprintable() else 10 * len(item)
             elif callable(item) and not isinstance(item, PRINTABLE):
-                raise SecurityError("a function cannot be printed")  # its text may have an address of the process's memory
+                raise SecurityError("a function cannot be printed")  # the text of a function may contain a memory address of the process
             else:
                 waiting += inside(item)
         self.room(size, "a text")
@@ -108,11 +109,12 @@ class Meter:
 
 
 LISTS: tuple[type, ...] = (list, tuple, type({}.keys()), type({}.values()), type({}.items()))
-PRINTABLE = (runtime.Macro, runtime.LoopContext, runtime.TemplateReference, runtime.Undefined)  # callable, and printed by name
+# callable, but their texts only contain names
+PRINTABLE = (runtime.Macro, runtime.LoopContext, runtime.TemplateReference, runtime.Undefined)
 
 
 def inside(value: Any) -> Iterable[Any]:
-    """Returns the values that a value holds and that its text has."""
+    """Returns the values inside a value that are part of its text."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, jinja2.utils.Namespace):

@@ -1,8 +1,8 @@
 """Runs untrusted Jinja templates in a sandbox that also limits time, memory and output.
 
-Jinja's sandbox keeps a template from reaching Python, but it limits neither time nor memory (its documentation says so). Here a meter is
+Jinja's sandbox keeps a template from reaching Python, but it limits neither time nor memory (as its documentation states). Here a meter is
 called at each loop step, call, filter, test, comparison and operator, and before any value that can be large is made. The meter counts
-steps and the processor time of the current thread. So it works in any thread, and a busy machine does not make it stop a template earlier.
+steps and the processor time of the current thread. So it works in any thread, and stops a template no earlier if the machine is busy.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .template_meter import MAX_CALL_DEPTH, Meter, Stop, current_meter, renderin
 
 FIX = "Pass chat_template= with the text of a Jinja template (or a path to one)."
 
-MAX_SOURCE = 256 << 10  # bytes
-MAX_OUTPUT = 8 << 20  # characters
+MAX_SOURCE = 256 << 10  # maximum size of a template in bytes
+MAX_OUTPUT = 8 << 20  # maximum number of characters of a rendered text
 MAX_TREE_DEPTH = 100
 # Maximum number of tokens of the source. They are counted before the parser runs, because parsing takes longer.
 MAX_TOKENS = 60_000
@@ -48,7 +48,8 @@ MAX_TREE_NODES = 20_000  # compiling a tree of this size takes half a second
 
 
 class _Generation(ext.Extension):
-    """Supports {% generation %}, which marks the assistant's words for training. Here the block is rendered like the text around it."""
+    """Supports {% generation %}, which marks the assistant's words for training. Its contents are rendered as if the tags were not
+    there."""
 
     tags = {"generation"}
 
@@ -57,7 +58,7 @@ class _Generation(ext.Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-_JINJA_KEYWORDS = ("_loop_vars", "_block_vars")  # keywords that compiled templates add to calls inside loops and blocks
+_JINJA_KEYWORDS = ("_loop_vars", "_block_vars")  # keyword arguments that compiled templates add to calls inside loops and blocks
 
 
 class _Environment(sandbox.ImmutableSandboxedEnvironment):
@@ -99,7 +100,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
             check = STRING_METHODS.get(__obj.__name__)
             if check is check_join and args and not isinstance(args[0], str | list | tuple):
-                args = (list(metered(args[0])), *args[1:])  # a view or an iterator has no length before it is read
+                args = (list(metered(args[0])), *args[1:])  # the items are counted here, because a view or an iterator may have no length
             if check is not None:
                 check(__obj.__self__, *args, **{name: value for name, value in kwargs.items() if name not in _JINJA_KEYWORDS})
         meter.depth += 1
@@ -122,7 +123,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         text = str(value.__self__)
         return Format(text, wrapped)
 
-    # The rewritten syntax tree calls the functions below.
+    # The functions that the rewritten syntax tree calls.
 
     def each(self, items: Any, cost: int) -> Iterator[Any]:
         meter = current_meter()
@@ -171,7 +172,7 @@ _FORBIDDEN = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 
 
 class _Metering(visitor.NodeTransformer):
-    """Inserts calls of the meter into the syntax tree where Jinja has no hooks."""
+    """Inserts calls of the meter into the syntax tree at places where Jinja has no hooks."""
 
     def _call(self, name: str, *args: Any, line: int) -> nodes.Call:
         return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None, lineno=line)
@@ -217,8 +218,7 @@ _FILE = "<chat template>"
 
 
 def variables_of(source: str) -> frozenset[str]:
-    """Returns the names of the variables that a template reads and does not set itself. The template must be one that compile_template()
-    accepts."""
+    """Returns the names of the variables that a template uses and does not set itself. compile_template() must accept the template."""
     return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(source)))
 
 
@@ -284,8 +284,8 @@ def run_template(template: jinja2.Template, variables: dict[str, Any], now: date
 
 
 def _line(template: jinja2.Template, error: BaseException) -> str:
-    """Returns " in line N" for the template line that raised an error, or an empty string. The line is in the innermost stack frame that
-    belongs to the template."""
+    """Returns " in line N" for the template line that raised an error, or an empty string. The line comes from the innermost stack frame
+    that belongs to the template."""
     found, trace = "", error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:

@@ -1,4 +1,4 @@
-"""Reads a person's messages from a terminal, for `pumice chat`."""
+"""Reads the user's messages from a terminal, for `pumice chat`."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Literal
 
 from ..common.stdio import complain, say
 
-FIRST, MORE = "> ", "... "  # the prompts of a message's first and later lines
+FIRST, MORE = "> ", "... "  # the prompts of the first line and of later lines of a message
 BLOCK = '"""'  # a line that begins with this begins a message of several lines, and a line that ends with it ends the message
-HISTORY = 1000  # messages that the arrow keys reach
-BYTES = 1 << 20  # of the file of messages that are read
-ENTRY = 1 << 16  # characters of the longest message that is kept in the file
+HISTORY = 1000  # number of messages that the arrow keys can recall
+BYTES = 1 << 20  # maximum number of bytes that are read from the end of the history file
+ENTRY = 1 << 16  # maximum number of characters of a message that is kept in the history file
 
-# Shows the control characters of a text in place of sending them to the terminal, which would obey them. Line feeds and tabs stay.
+# Replacements of control characters, which the terminal would obey if they were sent to it. Line feeds and tabs are not replaced.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _VISIBLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def visible(text: str) -> str:
-    """Returns a text whose control characters are replaced by signs for them (U+2400 to U+2421), but for line feeds and tabs."""
+    """Returns a text whose control characters, except line feeds and tabs, are replaced by signs for them (U+2400 to U+2421, or U+FFFD)."""
     return text.translate(_VISIBLE)
 
 
 def history_path() -> Path:
-    """Returns where the messages of earlier calls are kept: in the folder for state of the XDG Base Directory Specification."""
+    """Returns the path of the file that keeps messages of earlier calls, in the state folder of the XDG Base Directory Specification."""
     given = os.environ.get("XDG_STATE_HOME", "")
     return (Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state") / "pumice" / "chat_history"
 
 
 class Terminal:
-    """Reads messages. Where Python has its module readline, a line can be edited, and the arrow keys fetch earlier messages.
+    """Reads messages. If Python has its module readline, a line can be edited, and the arrow keys recall earlier messages.
 
-    history: the file in which messages are kept, a JSON string a line, or None. A file that cannot be read or written is named once on
-    standard error, and the conversation goes on without it."""
+    history: the file that keeps messages, one JSON string per line, or None. If it cannot be read or written, one line on standard error
+    names it, and the conversation continues without it."""
 
     def __init__(self, history: Path | None) -> None:
         self._history = history
@@ -46,15 +46,15 @@ class Terminal:
             import readline
 
             self._readline = readline
-            readline.set_auto_history(False)  # the lines of one message are one entry
+            readline.set_auto_history(False)  # all lines of a message become one entry
             readline.clear_history()
-            with contextlib.suppress(Exception):  # libedit does not know it
-                readline.parse_and_bind("set enable-bracketed-paste on")  # a pasted text of several lines is one message
+            with contextlib.suppress(Exception):  # libedit does not have this option
+                readline.parse_and_bind("set enable-bracketed-paste on")  # makes a pasted text of several lines one message
             for text in self._kept():
                 readline.add_history(text)
 
     def messages(self) -> Iterator[str]:
-        """Yields each message until the input ends. Ctrl-C drops what was typed so far."""
+        """Yields each message until the input ends. Ctrl-C drops the lines that were typed so far."""
         while True:
             try:
                 text = self._message()
@@ -72,7 +72,7 @@ class Terminal:
                 yield text
 
     def _message(self) -> str:
-        """Reads one message. A backslash at the end of a line, or \"\"\" at the beginning, says that more lines follow."""
+        """Reads one message. A backslash at the end of a line, or \"\"\" at the beginning, means that more lines follow."""
         line = input(FIRST)
         if line.lstrip().startswith(BLOCK):
             lines = [line.lstrip().removeprefix(BLOCK)]
@@ -87,7 +87,8 @@ class Terminal:
         return "\n".join(lines)
 
     def _kept(self) -> list[str]:
-        """Returns the messages of earlier calls, the oldest first. Shortens a file of more than BYTES to the newest messages."""
+        """Returns the messages of earlier calls, the oldest first. If the file has more than BYTES bytes, keeps only the newest messages in
+        it."""
         if self._history is None:
             return []
         texts = []
@@ -97,7 +98,7 @@ class Terminal:
                 file.seek(max(0, size - BYTES))
                 lines = file.read(BYTES).split(b"\n")
             for line in lines[-1 - HISTORY :]:
-                with contextlib.suppress(ValueError, RecursionError):  # the first line may be a part of one
+                with contextlib.suppress(ValueError, RecursionError):  # the first line may be incomplete
                     text = json.loads(line)
                     texts += [text] if isinstance(text, str) else []
             if size > BYTES:

@@ -1,5 +1,5 @@
 """Grammar rules for arguments that are written as text, one parameter after another (Qwen3-Coder, GLM, MiniMax). Strings are written
-without quotes, and all other values as JSON. The rules allow the texts that tool_schemas.typed() converts to values of the schema.
+without quotes, and all other values as JSON. The rules allow the texts that typed() in tool_schemas.py converts to values of the schema.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 _LENGTHS = ("minLength", "maxLength")
 _PYTHON = {"boolean": ("True", "False"), "null": ("None",)}
-# Keywords that do not show whether a string is allowed. A schema with one of them is refused, unless it consists of a $ref or an anyOf
-# alone, or its "type" excludes strings.
+# Keywords that do not show whether a string is allowed. A schema with such a keyword is refused, unless it has no other keyword than a $ref
+# or an anyOf, or its "type" excludes strings.
 _BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")
 
 
 @dataclass
 class _May:
     """The values that are allowed for a parameter: any string (any_text), certain strings as rules that include the closing mark (texts),
-    strings of certain lengths (lengths), strings of regular expressions (patterns), or JSON of certain schemas (plain)."""
+    strings whose length is within certain bounds (lengths), strings that match regular expressions (patterns), or JSON of certain schemas
+    (plain)."""
 
     any_text: bool = False
     texts: list[str] = field(default_factory=list)
@@ -46,7 +47,7 @@ class TextArguments:
         self._middle, _, tail = rest.partition("%value%")
         self._mark = tail.strip()
         self._before, _, self._blanks = tail.partition(self._mark)
-        # A line feed that the model may write between a text and the mark. The parser drops one.
+        # An optional line feed, which the model may write between a text and the mark. The response parser drops it.
         self._feed = r"\n?" if "\n" in self._before else ""
         self._count = 0
 
@@ -64,7 +65,7 @@ class TextArguments:
         return " ".join(found)
 
     def free(self, keys: Sequence[str]) -> str:
-        """Returns an expression for any number of parameters with these names and any text as values."""
+        """Returns an expression for any number of parameters with these names, whose values are any texts."""
         found = [f"({self._one(key, self._made.spelt(self._middle), self._until())})" for key in keys]
         return f"({' | '.join(found)})*" if found else ""
 
@@ -84,8 +85,8 @@ class TextArguments:
         middle = self._made.spelt(self._middle)
         if may.any_text:
             return self._one(key, middle, self._until())
-        # JSON other than null could also be read as a string here, so it is not allowed. Blanks before the value would count as characters
-        # of the string, so `middle` is matched exactly.
+        # The parser could take JSON other than null for a string here, so such JSON is not allowed. Blanks before the value would count as
+        # characters of the string, so `middle` is matched exactly.
         if may.lengths or may.patterns:
             may.plain = [{"type": "null"}] if any("null" in _kinds(inner) for inner in may.plain) else []
             middle = " ".join(
@@ -94,7 +95,8 @@ class TextArguments:
         found = [*may.texts, *(self._sized(*length) for length in may.lengths), *map(self._matching, may.patterns)]
         if may.plain:
             found.append(f"{self._json(may.plain, path)} {self._end()}")
-            # Chat templates that print values with Jinja alone write Python's words.
+            # Some chat templates print values with Jinja's own conversion, which writes Python's words, so the model may write these words,
+            # too.
             kinds = {kind for inner in may.plain for kind in _kinds(inner)}
             found += [f"{lark_text(word)} {self._end()}" for kind, words in _PYTHON.items() if kind in kinds for word in words]
         if not found:
@@ -113,12 +115,13 @@ class TextArguments:
         return text if least else f"({text} | {mark})"
 
     def _matching(self, pattern: str) -> str:
-        """Returns an expression for a text of a regular expression, followed by the mark. The text neither begins nor ends with blanks."""
+        """Returns an expression for a text that matches a regular expression, followed by the mark. The text neither begins nor ends with
+        blanks."""
         text = self._made.behind(self._new(), f"(?:{lark_regex(pattern)}){self._feed}", self._mark, rf"(\S|\S(?s:.*)\S){self._feed}")
         return f"({text} | {self._made.spelt(self._mark)})" if matches_nothing(pattern) else text
 
     def _gather(self, schema: Any, path: str, may: _May, seen: tuple[str, ...]) -> None:
-        """Adds the values that a schema allows to `may`. seen: the references that were followed to reach this schema."""
+        """Adds the values that a schema allows to `may`. seen: the references ($ref) that were followed to reach this schema."""
         if schema is False:
             return
         here = {} if schema is True else {word: value for word, value in is_a(dict, schema, path).items() if word not in ABOUT}
@@ -162,18 +165,18 @@ class TextArguments:
         return f"{lark_text(text)} {self._end()}" if text else self._made.spelt(self._mark)
 
     def _end(self) -> str:
-        """Returns an expression for what comes after a value that no blank at its end changes."""
+        """Returns an expression for the text after a value that keeps its meaning if blanks follow it."""
         return f"{self._made.spelt(self._before)} {self._made.spelt(self._mark)}".strip()
 
     def _json(self, plain: list[Any], path: str) -> str:
         one: dict[str, Any] = plain[0] if len(plain) == 1 else {"anyOf": plain}
         name = self._new()
-        # `one` is a definition here, so that JsonRules finds the numbers in it.
+        # `one` becomes a definition, so that JsonRules finds the numbers in it.
         root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}
         return JsonRules(self._made, name, root, self._guidance).part(one, path)
 
 
 def _kinds(schema: Any) -> list[str]:
-    """Returns the types of a schema that lists no values. Returns [] for any other schema."""
+    """Returns the types of a schema. Returns [] if the schema has no types, or lists its values (enum, const)."""
     kinds = schema.get("type", []) if isinstance(schema, dict) and not schema.keys() & {"enum", "const"} else []
     return [kinds] if isinstance(kinds, str) else kinds

@@ -23,14 +23,15 @@ MOST_TOOLS = 1024
 
 
 class Exact(dict[str, Any]):
-    """The dict that describes a Python function. Its schema names all arguments, as the schema of a function with "strict": true does."""
+    """The description of a Python function as a dict. Its schema names all arguments, as does the schema of a function with "strict":
+    true."""
 
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
 def is_strict(function: Mapping[str, Any]) -> bool:
-    """Returns whether a call's arguments must match the tool's schema. They must for a Python function, and for a dict with "strict":
+    """Returns whether a call's arguments must match the tool's schema. This is so for a Python function, and for a dict with "strict":
     true."""
     return isinstance(function, Exact) or function.get("strict") is True
 
@@ -142,8 +143,8 @@ def _documentation(function: Any) -> str:
 
 
 # ---- types -----------------------------------------------------------------------------------------------------
-# The arguments of a call are JSON values: a list for a tuple or a set, and the value of an Enum. Types that cannot be replaced by JSON
-# values (dataclasses, NamedTuple, dates) are refused, because the function would not get the object that it expects.
+# The arguments of a call are JSON values: a list for a tuple or a set, and the value of an Enum. Types that JSON values cannot replace
+# (dataclasses, NamedTuple, dates) are refused, because the function would not get the object that it expects.
 
 _LISTS = (
     list, set, frozenset, collections.deque, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet,
@@ -196,7 +197,7 @@ def _union(arguments: Sequence[Any], where: str) -> dict[str, Any]:
 
 
 def _tuple(arguments: Sequence[Any], empty: bool, where: str) -> dict[str, Any]:
-    """Returns the schema of a tuple. empty: whether `arguments` without entries means tuple[()]."""
+    """Returns the schema of a tuple. empty: whether `arguments` is empty because the type is tuple[()]."""
     if arguments in ((), ((),)):
         return {"type": "array", **({"maxItems": 0} if empty else {})}
     if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -234,8 +235,8 @@ def _choices(values: list[Any], where: str) -> dict[str, Any]:
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
 
 
-# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. Each entry has the types that
-# accept the constraint, as error messages name them, and a dict from type to JSON Schema keyword.
+# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. An entry has the name, for error
+# messages, of the types that accept the constraint, and a dict from type to JSON Schema keyword.
 _NUMBERS, _TEXTS = ("integer", "number"), ("string",)
 _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
@@ -247,7 +248,7 @@ _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "max_length": ("texts, lists and dicts", {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}),
     "pattern": ("texts", dict.fromkeys(_TEXTS, "pattern")),
 }
-# Classes of annotated_types that check values in Python, and for which JSON Schema has no keyword.
+# Classes of annotated_types that check values in Python. JSON Schema has no keywords for them.
 _UNSAID = ("Predicate", "Not", "Timezone", "LowerCase", "UpperCase", "IsDigit", "IsAscii")
 
 
@@ -266,7 +267,7 @@ def _with_metadata(schema: dict[str, Any], metadata: Iterable[Any], where: str) 
                 schema = {**schema, "description": about}
             if type(said).__name__ in _UNSAID:
                 raise TypeError(f"{where} has {shown(said)}, which no JSON schema can say. Pass a dict with the tool's schema")
-            if isinstance(inner := getattr(said, "metadata", None), list):  # pydantic's Field()
+            if isinstance(inner := getattr(said, "metadata", None), list):  # pydantic's Field() has a list of metadata
                 schema = _with_metadata(schema, inner, where)
             for name in _SAID:
                 if (value := getattr(said, name, None)) is not None and not callable(value):
@@ -282,7 +283,7 @@ def _with(schema: dict[str, Any], name: str, value: Any, where: str) -> dict[str
     if not keywords:
         raise TypeError(f"{where} has {name}={shown(value)}, which is for {who}")
     if name == "pattern":
-        value = getattr(value, "pattern", value)  # the text of a compiled pattern
+        value = getattr(value, "pattern", value)  # a compiled pattern is replaced by its text
     else:
         value = float(value) if isinstance(value, decimal.Decimal) else value
         if type(value) not in (int, float) or not_finite(value) is not None:
@@ -297,8 +298,8 @@ _FIELD = re.compile(r"^:param\s+(?:[^:\n]*\s)?(\w+)\s*:[ \t]*(.*(?:\n[ \t]+\S.*)
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Returns the description of a function and a dict with the descriptions of its parameters. The docstring is in Google's style (Args:)
-    or Sphinx's (:param x:)."""
+    """Returns the description of a function, and a dict with the descriptions of its parameters. The docstring is in Google's style (Args:)
+    or Sphinx's style (:param x:)."""
     described = {name: " ".join(about.split()) for name, about in _FIELD.findall(text)}
     about = text[: found.start()] if (found := re.search(r"^:\w+", text, re.MULTILINE)) else text
     section = _ARGS.search(about)
@@ -329,14 +330,14 @@ def _entries(text: str) -> dict[str, str]:
 
 
 def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """Converts arguments that a model wrote as text to the types in the tool's schema. A text that fits no type stays a text."""
+    """Converts arguments that a model wrote as text to the types in the tool's schema. A text that fits no type stays a string."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return dict(arguments)
     result = {}
     for name, value in arguments.items():
         known, listed = _types(properties.get(name), schema)
-        if isinstance(value, list) and "array" not in known:  # the model gave the same parameter several times
+        if isinstance(value, list) and "array" not in known:  # the model wrote the same parameter several times
             result[name] = [_as(item, known, listed) for item in value]
         else:
             result[name] = _as(value, known, listed)
@@ -344,8 +345,8 @@ def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def _types(schema: Any, root: Any, depth: int = 0) -> tuple[list[str], list[Any]]:
-    """Returns the types that a schema allows, and the values that it lists (const, enum). A branch of the schema that lists its values adds
-    no types."""
+    """Returns the types that a schema allows, and the values that it lists (const, enum). A branch of the schema that lists values adds no
+    types."""
     if not isinstance(schema, Mapping) or depth > 8:
         return [], []
     kinds: list[str] = []

@@ -7,17 +7,17 @@ import os
 try:
     import resource
 
-    # Pairs of a limit and the index of the field in /proc/self/statm that counts the pages in use under this limit.
+    # (limit, index of the field in /proc/self/statm that counts the pages under this limit).
     _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()
-except ImportError:  # not Unix
+except ImportError:  # not on Unix
     _LIMITS = ()
 
-MARGIN = 64 << 20  # bytes to leave free for threads and their memory
+MARGIN = 64 << 20  # number of bytes to leave free for threads and their memory
 TIGHT = 1 << 30
 
 
 def address_space_left() -> int | None:
-    """Returns how many more bytes the limits allow, or None if there is no limit."""
+    """Returns how many more bytes the limits allow this process to allocate, or None if there is no limit."""
     limits = [(most, field) for limit, field in _LIMITS if (most := resource.getrlimit(limit)[0]) != resource.RLIM_INFINITY]
     if not limits:
         return None
@@ -27,16 +27,15 @@ def address_space_left() -> int | None:
 
 
 def is_tight() -> bool:
-    """Returns whether the address space is so small that tasks must run one after another. Each thread takes 72 MiB (stack and heap). In
-    addition, weights that are loaded while a tokenizer is built could leave too little memory for the tokenizer, and the tokenizers package
+    """Returns whether the address space is so small that tasks must run one after another. Each thread needs 72 MiB (stack and heap).
+    Besides, weights that are loaded while a tokenizer is built could leave too little memory for the tokenizer, and the tokenizers package
     ends the process if an allocation fails."""
     left = address_space_left()
     return left is not None and left < TIGHT
 
 
 def check_memory(needed: int, doing: str) -> None:
-    """Raises MemoryError unless the limits allow `needed` + MARGIN more bytes. doing: what the memory is for, as the error message names
-    it."""
+    """Raises MemoryError unless the limits allow `needed` + MARGIN more bytes. doing: the purpose of the memory, for the error message."""
     left = address_space_left()
     if left is not None and left < needed + MARGIN:
         raise MemoryError(

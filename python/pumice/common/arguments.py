@@ -21,10 +21,10 @@ import numpy as np
 
 from ..errors import ChatTemplateError, ModelFormatError, PumiceError, UnsupportedTaskError
 
-# texts up to this length are tokenised in the caller's thread, because that takes less time than starting a thread
+# Texts up to this many characters are tokenised in the caller's thread, because that takes less time than starting a thread.
 DIRECT_CHARACTERS = 1 << 14
 
-# Maximum number of items of a sequence that is copied. Texts, ids and vectors in Python's lists take gigabytes before they are as many.
+# Maximum number of items of a sequence that is copied. Python lists of texts, ids or vectors take gigabytes before they have so many items.
 MOST_ITEMS = 1 << 26
 
 _FIRST_WORD = re.compile(r"[A-Za-z_]\w*")
@@ -60,8 +60,8 @@ KNOWN_ELSEWHERE = {
 
 
 def plain(text: str) -> str:
-    """Returns a str as a plain str with the same characters. For an instance of a subclass (such as an Enum of strings), str() and the
-    object's own methods may return something else."""
+    """Returns a str as a plain str with the same characters. str() is not used, because a subclass (such as an Enum of strings) may
+    override it."""
     return str.__str__(text)
 
 
@@ -108,11 +108,11 @@ def _unknown(function: str, name: str, valid: list[str]) -> str:
 
 @contextlib.contextmanager
 def argument(name: str, kind: type[Exception] | None = None) -> Iterator[None]:
-    """Within this block, errors are about the argument `name`: their attribute `argument` is set to it. checked_keywords() prefers the
-    argument with which a message begins, so this is needed only for other messages, such as "message 3 has no role".
+    """Sets the attribute `argument` of errors in this block to `name`. checked_keywords() prefers the argument name with which an error
+    message begins, so this block is needed only for other messages, such as "message 3 has no role".
 
-    kind: the class of these errors; those that an inner block has named keep that name. The default is every TypeError and ValueError that
-    is not about the model or its files."""
+    kind: the class of the errors that are changed. An error that an inner block has changed keeps its name. The default is every TypeError
+    and ValueError that is not about the model or its files."""
     try:
         yield
     except (TypeError, ValueError, PumiceError) as error:
@@ -197,8 +197,8 @@ def path_of(given: Any) -> str:
 
 
 def refuse_to_replace(output: str | os.PathLike[str], read: Iterable[str | os.PathLike[str] | int]) -> None:
-    """Raises ValueError if `output` is one of the files that are read, by the same name or another one (a link). read: paths, and
-    descriptors of open files; only plain files count."""
+    """Raises ValueError if `output` is one of the files that are read, by the same name or another one (a link). read: paths and file
+    descriptors; only regular files count."""
     if os.path.isfile(output) and any(os.path.isfile(each) and os.path.samefile(each, output) for each in read):
         raise ValueError(f"{shown_path(output)} is a file that is read; the output needs another name")
 
@@ -248,7 +248,7 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__} {shown(value)}") from None
     if not low <= number <= high:
         found = str(number) if number.bit_length() < 1000 else f"a number of {number.bit_length()} bits"
-        # The default of `high` only says what the engine's numbers hold, so it is left out unless the value is beyond it.
+        # The default of `high` is only the largest number of the engine's type, so the message leaves it out unless the value is larger.
         raise ValueError(f"{name}={found} is out of range: it must be {_range(low, high, None if number > high else 2**63 - 1)}")
     return number
 
@@ -286,11 +286,11 @@ def length(items: Any, name: str) -> int | None:
 
 
 def check_length(given: Any, name: str) -> None:
-    """Raises ValueError if a container says that it has more than MOST_ITEMS items. A range or a broadcast array of a billion numbers takes
-    no memory, but a copy of it would take so much that the system ends the process."""
+    """Raises ValueError if a container's len() is more than MOST_ITEMS. A range or a broadcast array of a billion numbers takes no memory,
+    but a copy of it would take so much that the system ends the process."""
     try:
         count = len(given)
-    except (TypeError, ValueError, OverflowError):  # it does not say, or says what no container can have
+    except (TypeError, ValueError, OverflowError):  # the container has no len(), or an impossible one
         return
     if count > MOST_ITEMS:
         raise ValueError(f"{name} has {count} items; more than {MOST_ITEMS} are not taken")
@@ -311,7 +311,7 @@ def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
 
 def listed(items: Iterable[Any]) -> list[Any]:
     """Returns the items of a container as a list. Raises ValueError if there are more than MOST_ITEMS. list() is not used, because it would
-    reserve memory for as many items as len() promises."""
+    allocate memory for as many items as len() promises."""
     if isinstance(items, range):
         check_length(items, "the range")
     found = list(itertools.islice(iter(items), MOST_ITEMS + 1))

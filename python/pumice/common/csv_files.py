@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from .arguments import did_you_mean, shown, shown_path
 
-SUFFIXES = {".csv": ",", ".tsv": "\t"}  # -> what separates the cells
-MOST_CHARACTERS = 64 << 20  # of a cell: a quotation mark that is never closed would make one of the rest of the file
+SUFFIXES = {".csv": ",", ".tsv": "\t"}  # file name suffix -> separator of the cells
+MOST_CHARACTERS = 64 << 20  # limit for one cell; with an unclosed quotation mark, the rest of the file would be one cell
 
 
 def separator(path: str) -> str | None:
-    """Returns what separates the cells of a file by the end of its name, or None if that is not the name of a CSV file."""
+    """Returns the separator of the cells of a CSV file, by the suffix of its name. Returns None if the suffix is not one of SUFFIXES."""
     return next((mark for suffix, mark in SUFFIXES.items() if path.lower().endswith(suffix)), None)
 
 

@@ -10,7 +10,7 @@ _CELL = "padding:2px 10px;text-align:{};border:none"
 
 
 def size(count: float | None) -> str:
-    """Returns a number of bytes as text: '1.5 KiB' for 1536, '?' for None."""
+    """Formats a number of bytes: '1.5 KiB' for 1536, '?' for None."""
     if count is None:
         return "?"
     value = float(count)
@@ -22,7 +22,7 @@ def size(count: float | None) -> str:
 
 
 def count(number: float) -> str:
-    """Returns a number as short text: '134.5 M' for 134515008."""
+    """Formats a number in short form: '134.5 M' for 134515008."""
     for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= scale:
             return f"{number / scale:.1f} {unit}"
@@ -30,7 +30,7 @@ def count(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as text: '24 minutes' for 1450."""
+    """Formats a time in seconds: '24 minutes' for 1450."""
     if seconds < 1.5:
         return "1 second"
     for unit, size, most in (("seconds", 1, 90), ("minutes", 60, 5400), ("hours", 3600, 172_800)):
@@ -40,8 +40,8 @@ def duration(seconds: float) -> str:
 
 
 def formats(value: Any) -> str:
-    """Returns the names of weight formats as text. A dict from format to bytes is sorted by bytes, largest first: {'f32': 1, 'q4_1': 9}
-    gives 'q4_1, f32'."""
+    """Returns the names of weight formats as one text. A dict of format -> bytes is ordered by bytes, largest first: {'f32': 1, 'q4_1': 9}
+    becomes 'q4_1, f32'."""
     if isinstance(value, Mapping):
         return ", ".join(sorted(map(str, value), key=lambda name: -float(value[name])))
     return value if isinstance(value, str) else ", ".join(map(str, value or ()))

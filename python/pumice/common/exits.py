@@ -17,13 +17,13 @@ import threading
 import time
 from collections.abc import Callable
 
-# The end of the process waits at most this many seconds. Most blocks take less than two seconds. A call that takes longer than this limit
-# can still crash, but only if it returns just while Python ends, which is unlikely.
+# The end of the process waits at most this many seconds for all blocks. Most blocks take less than two seconds. A call that takes longer
+# than this limit can still crash, but only if it returns just while Python ends, which is unlikely.
 MOST_SECONDS = 10.0
 
-# The number of blocks that each thread is in. The key is the thread's ident, or a new object for a thread that has not run yet.
+# Thread -> number of exit_waits blocks that it is in. The key is the thread's ident, or a new object for a thread that has not run yet.
 _inside: dict[object, int] = {}
-_ending: int | None = None  # the ident of the thread that ends Python, once it has begun to do so
+_ending: int | None = None  # ident of the thread that ends Python, or None before that
 _before_end: list[Callable[[], object]] = []
 
 
@@ -43,7 +43,7 @@ class _ExitWaits:
 
     def __exit__(self, *_: object) -> None:
         me = _thread.get_ident()
-        depth = _inside.get(me, 0)  # 0 in the child of a fork, where the table was cleared
+        depth = _inside.get(me, 0)  # 0 in the child of a fork, where `_inside` was cleared
         if depth > 1:
             _inside[me] = depth - 1
         else:
@@ -77,19 +77,19 @@ def start_thread(work: Callable[[], object]) -> None:
         _inside[started] = 1
         try:
             _thread.start_new_thread(run, ())
-        except Exception:  # not with a KeyboardInterrupt, which Python raises after the call: the thread was started then
+        except Exception:  # Python raises a KeyboardInterrupt after the call, when the thread has been started, so it is not caught
             _inside.pop(started, None)
             raise
 
 
 def before_end(work: Callable[[], object]) -> None:
-    """Has the end of Python call work(), which must not raise, after all functions of atexit have run. Threads may still enter blocks
-    then."""
+    """Registers work(), which must not raise. The end of Python calls it after all functions of atexit have run. Threads may still enter
+    blocks at that time."""
     _before_end.append(work)
 
 
 def threads_start(count: int) -> bool:
-    """Starts `count` threads at once, ends them again, and returns whether all could be started (a limit on processes may forbid it)."""
+    """Starts `count` threads at once, ends them again, and returns whether all could be started. A limit on processes may prevent it."""
     end = threading.Event()
     try:
         for _ in range(count):
@@ -123,9 +123,9 @@ def _end() -> None:
 class _Last:
     """Calls _end() after all functions of atexit have run.
 
-    A function that was registered before this package was imported runs late and may wait for a thread, so no thread may sleep before that
-    function has run. When all functions have run, atexit drops them, and with them the last reference to this object. Its destructor then
-    runs in the thread that ends Python."""
+    A function that was registered with atexit before this package was imported runs late, and may wait for a thread. So no thread may sleep
+    before that function has run. When all functions have run, atexit drops them, and with them the last reference to this object. Its
+    destructor then runs in the thread that ends Python."""
 
     def __init__(self) -> None:
         self._ends = False

@@ -1,4 +1,4 @@
-"""A lock, and properties that are computed once, for objects that the child of a fork goes on using."""
+"""A lock, and properties that are computed once, for objects that are also used in the child of a fork."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ T = TypeVar("T")
 
 
 class Lock:
-    """A lock that is free in the child of a fork, even if another thread held it during the fork. That thread exists only in the parent and
-    would never release it. The child must be able to use what the lock guards as that thread left it, at any line of its block.
+    """A lock that is free in the child of a fork, even if another thread held it during the fork. That thread exists only in the parent,
+    and so would never release the lock in the child. The block under the lock may be interrupted at any line by a fork, and the child must
+    be able to use the guarded data in that state.
 
-    `with lock():` holds the lock. The call returns the lock of this process. So a block that is at work during a fork in its own thread
-    releases the lock that it took."""
+    `with lock():` holds the lock. lock() returns the lock object of this process. If a thread forks inside its own block, it therefore
+    releases the object that it has taken, also in the child."""
 
     def __init__(self) -> None:
         self._of_process: dict[int, threading.Lock] = {}
@@ -26,10 +27,11 @@ class Lock:
 
 
 class cached_property(Generic[T]):
-    """A property that is computed when it is first read. Two threads may both compute it; both get the value of the one that ends first.
+    """A property that is computed when it is first read. Two threads may both compute it. Both then get the value of the thread that ends
+    first.
 
-    functools.cached_property has a lock before Python 3.12, one for all objects of the class. The child of a fork waits for it for ever if
-    another thread was computing the property."""
+    functools.cached_property is not used: before Python 3.12 it has one lock for all objects of the class. The child of a fork would wait
+    for this lock for ever if another thread was computing the property."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute

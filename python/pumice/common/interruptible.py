@@ -20,7 +20,7 @@ from .exits import exit_waits, start_thread
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02  # the waiting thread checks for signals at this interval
-LEFT_BEHIND = "this was at work in another thread when the process forked; call again in the child"  # as the engine says it
+LEFT_BEHIND = "this was at work in another thread when the process forked; call again in the child"  # the engine uses the same words
 
 _running: set[Task[Any]] = set()
 if hasattr(os, "register_at_fork"):
@@ -28,15 +28,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Work(Generic[T]):
-    """Work that another thread does, by run()."""
+    """Work that another thread does by calling run()."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._value: T | None = None
         self._error: BaseException | None = None
         self._ended = False
-        # Held until the work has ended. A threading.Event cannot be used here: Ctrl-C in its wait() may leave its inner lock unlocked, and
-        # set() then fails in the thread.
+        # Held until the work has ended. A threading.Event cannot be used here, because Ctrl-C in its wait() may leave its inner lock
+        # unlocked, and set() then fails in the thread that does the work.
         self._works = _thread.allocate_lock()
         self._works.acquire()
         self._process = os.getpid()
@@ -52,10 +52,11 @@ class Work(Generic[T]):
         finally:
             self._ended = True
             self._works.release()
-            del self, work  # the frames of an error would keep the work and all that it refers to
+            del self, work  # otherwise the stack frames of an error would keep the work and all objects that it refers to
 
     def run_here(self) -> None:
-        """Does the work where no thread can be started. A KeyboardInterrupt is raised at once, and not by result()."""
+        """Does the work in the calling thread, if no thread can be started. Raises a KeyboardInterrupt at once, and not only in
+        result()."""
         self.run()
         if self._error is not None and not isinstance(self._error, Exception):
             self.result()
@@ -64,7 +65,7 @@ class Work(Generic[T]):
         """Waits at most `seconds` for the work to end, and returns whether it has ended. If the work raised an error, result() raises it.
         Raises ForkedDeviceError in the child of a fork if the work had not ended, because its thread exists only in the parent."""
         end = time.monotonic() + seconds
-        while not self._ended:  # not the lock alone: Ctrl-C may come before the release() below, and leave the lock held
+        while not self._ended:  # the loop checks `_ended` too, because Ctrl-C may come before the release() below and leave the lock held
             left = end - time.monotonic()
             if self._works.acquire(timeout=min(POLL_SECONDS, max(0.0, left))):  # on macOS, signals do not interrupt acquire()
                 self._works.release()
@@ -80,7 +81,7 @@ class Work(Generic[T]):
             check()
 
     def result(self) -> T:
-        """Waits as wait() does, and returns the value of the work or raises its error. Raises an error at the first call only."""
+        """Waits as wait() does. Returns the value of the work, or raises its error. Only the first call raises the error."""
         self.wait()
         error, self._error = self._error, None
         if error is None:
@@ -114,16 +115,16 @@ class Task(Work[T]):
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Calls work() and returns its value. In the main thread, Ctrl-C takes effect within 20 ms. Other threads get no signals, so they call
-    work() directly."""
+    """Calls work() and returns its value. In the main thread, Ctrl-C takes effect within 20 ms. Signal handlers never run in other threads,
+    so these call work() directly."""
     if _thread.get_ident() != threading.main_thread().ident:
         return work()
     return Task(work).result()
 
 
 def imported(name: str) -> Any:
-    """Imports a module and returns it. Ctrl-C does not leave the import half done: a package with code in C or Rust often cannot be
-    imported again then. Raises ImportError."""
+    """Imports a module and returns it. Ctrl-C does not interrupt the import, because a package with code in C or Rust often cannot be
+    imported again after half an import. Raises ImportError."""
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         return module
@@ -144,5 +145,5 @@ def watched(work: Callable[[], T], check: Callable[[], object]) -> T:
 
 
 def left_behind() -> bool:
-    """Returns whether the work of an interrupted call is still running. The end of the process may wait for such work."""
+    """Returns whether the work of an interrupted call is still running in its thread. The end of the process may wait for such work."""
     return bool(_running)

@@ -1,8 +1,8 @@
-"""A pool of threads for one call. It also works while Python ends, or where no thread can be started: the caller then does the work.
+"""A pool of threads for one call. If Python is ending or no thread can be started, the caller does the work.
 
-It is used in place of concurrent.futures, whose calls are not safe with Ctrl-C. A KeyboardInterrupt between two lines of its submit() or
-result() becomes "RuntimeError: release unlocked lock". And its threads are objects of threading.Thread: when the garbage collector finds
-such an object, Python code of the standard library runs, in which Python drops a KeyboardInterrupt."""
+Pool is used instead of concurrent.futures, whose calls are not safe with Ctrl-C. A KeyboardInterrupt between two lines of its submit() or
+result() becomes "RuntimeError: release unlocked lock". Besides, its threads are objects of threading.Thread. When the garbage collector
+finds such an object, it runs Python code of the standard library, and Python drops a KeyboardInterrupt in that code."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class Pool:
-    """At most `threads` daemon threads. They end with end(), or with this object."""
+    """At most `threads` daemon threads. They end when end() is called or this object is deleted."""
 
     def __init__(self, threads: int) -> None:
         self._most, self._threads = threads, 0
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ended: list[bool] = []  # not empty after end()
-        # The threads do not refer to this object. When it is deleted, this reference is put into the queue, which runs no Python code.
+        # The threads do not refer to this object. When it is deleted, the weak reference calls `put` with itself. No Python code runs then.
         self._gone = weakref.ref(self, self._jobs.put)
 
     def submit(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Work[T]:
-        """Has a thread call work(*arguments, **named)."""
+        """Calls work(*arguments, **named) in a thread of the pool."""
         result = Work(lambda: work(*arguments, **named))
         if self._threads < self._most:
             jobs, ended, gone = self._jobs, self._ended, self._gone
@@ -45,8 +45,8 @@ class Pool:
         return result
 
     def end(self) -> None:
-        """Drops the work that no thread has begun, whose result() must not be called then. Ends each thread once it has no work, and does
-        not wait for that."""
+        """Drops the work that no thread has begun; its result() must not be called. Each thread ends when its work has ended. Does not wait
+        for the threads."""
         self._ended.append(True)
         self._jobs.put(None)
 
@@ -54,5 +54,5 @@ class Pool:
 def _serve(jobs: queue.SimpleQueue[Any], ended: list[bool], gone: weakref.ref[Pool]) -> None:
     while (job := jobs.get()) is not gone and not ended:
         job()
-        del job  # and what its work refers to
-    jobs.put(job)  # for the other threads
+        del job  # and all objects that the work refers to
+    jobs.put(job)  # so that the other threads end, too

@@ -1,4 +1,4 @@
-"""Progress bars on standard error. A bar is a courtesy: where it cannot be shown, the work goes on without it."""
+"""Progress bars on standard error. If a bar cannot be shown, the work continues without it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .exits import exit_waits
 
 Progress = bool | Callable[[int, int], None] | None  # the possible values of the `progress` argument of load()
 
-BAR_AFTER_SECONDS = 1.0  # a call that takes longer than this shows its bar
+BAR_AFTER_SECONDS = 1.0  # the bar appears if a call takes longer than this
 
 
 class _Harmless:
-    """Standard error for tqdm: an error of writing loses the text and nothing else. tqdm itself would raise it, and would leave its lock
-    taken, so that each later bar of another thread would wait for ever."""
+    """Standard error for tqdm. If a write fails, its text is lost and no error is raised. tqdm itself would raise the error and keep its
+    lock, so that each later bar of another thread would wait for ever."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -36,7 +36,7 @@ class _Harmless:
         except Exception:  # a closed stream raises ValueError
             return False
 
-    def __eq__(self, other: object) -> bool:  # tqdm.write() clears the bars of the stream to which it writes
+    def __eq__(self, other: object) -> bool:  # tqdm.write() compares streams to find the bars that it must clear
         return other is self or other is self._stream
 
     def __hash__(self) -> int:
@@ -47,7 +47,7 @@ class _Harmless:
 
 
 def new_bar(**options: Any) -> Any:
-    """Returns a tqdm bar on standard error, or None if there is no standard error (a daemon, pythonw) or none that can be written.
+    """Returns a tqdm bar on standard error. Returns None if standard error is missing (a daemon, pythonw) or cannot be written.
 
     options: those of tqdm.
     """
@@ -56,16 +56,17 @@ def new_bar(**options: Any) -> Any:
     try:
         for stream in (sys.stderr, sys.stdout):  # tqdm flushes both when it makes a bar, and would raise their errors
             getattr(stream, "flush", lambda: None)()
-    except Exception:  # closed, or full
+    except Exception:  # the stream is closed, or its disk is full
         return None
     from tqdm.auto import tqdm
 
     with exit_waits:  # the first bar of tqdm starts a thread
-        return tqdm(file=_Harmless(sys.stderr), dynamic_ncols=True, **options)  # tqdm asks this file for the width of its terminal
+        return tqdm(file=_Harmless(sys.stderr), dynamic_ncols=True, **options)  # tqdm gets the width of the terminal from `file`
 
 
 class LateBar:
-    """Shows a tqdm bar after a second, or calls the caller's function with (done, total), whose errors go to the caller.
+    """Shows a tqdm bar when a second has passed, or calls the caller's function with (done, total). Errors of that function reach the
+    caller.
 
     progress: None shows a bar if standard error is a terminal. True always shows a bar on standard error. False shows none. A function is
     called in place of a bar.

@@ -16,13 +16,13 @@ MAX_BYTES = 16 << 20
 
 
 def read_bytes(path: Path, most: int = MAX_BYTES, given: bool = False) -> bytes | None:
-    """Returns the bytes of a file, or None if there is none. The rule for links is that of weights (`_core.read_file`), so that a folder
-    that was downloaded cannot make anything outside of it be read.
+    """Returns the bytes of a file, or None if there is no such file. The rule for links is the one for weights (`_core.read_file`): a link
+    must not lead out of the folder, so that a downloaded folder cannot cause other files to be read.
 
-    most: maximum number of bytes.  given: whether the user named this file. Then a link may lead anywhere.
+    most: maximum number of bytes.  given: whether the user named this file. If so, a link may lead anywhere.
 
-    Raises OSError if the file is something other than a regular file, or a link that leads nowhere or out of the folder. Raises
-    ModelFormatError if it is larger."""
+    Raises OSError if the file is not a regular file, or if it is a link that leads nowhere or out of the folder. Raises ModelFormatError if
+    it has more than `most` bytes."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -31,8 +31,8 @@ def read_bytes(path: Path, most: int = MAX_BYTES, given: bool = False) -> bytes 
 
 
 def subfolder(folder: Path, name: str) -> Path:
-    """Returns the path of a folder in a model's folder. Raises OSError if it is something else, or a link, because its files may then lie
-    anywhere."""
+    """Returns the path of a subfolder of a model's folder. Raises OSError if it is not a folder, or if it is a link, because then its files
+    may lie anywhere."""
     path = folder / name
     if path.is_symlink():
         raise OSError(f"{shown_path(path)} is a link; a folder in a model's folder must be a real one. Copy it here")

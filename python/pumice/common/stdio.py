@@ -14,8 +14,8 @@ _ANY_CHARACTER = ("backslashreplace", "xmlcharrefreplace", "namereplace", "repla
 
 
 class OutputError(Exception):
-    """Raised when standard output accepts no more text. str() gives the reason. It is empty if the reader of a pipe has exited (such as
-    `head`), because this needs no message."""
+    """Raised when standard output accepts no more text. str() gives the reason, or "" if the reader of a pipe (such as `head`) has exited,
+    which needs no message."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__("" if isinstance(error, BrokenPipeError) else f"cannot write to standard output: {error.strerror or error}")
@@ -27,7 +27,7 @@ def prepare() -> None:
     if sys.stdout is None:
         raise ValueError("standard output is closed; send it to /dev/null where it is not wanted")
     out = sys.stdout
-    # Whether the stream is UTF-8 and can also write file names that are not valid UTF-8. Such a stream is left as it is.
+    # Whether the stream is UTF-8 and can also write file names that are not valid UTF-8. If so, it is left unchanged.
     names = isinstance(out, io.TextIOWrapper) and out.errors == "surrogateescape" and out.encoding.lower() == "utf-8"
     if isinstance(out, io.TextIOWrapper) and out.errors not in _ANY_CHARACTER and not names:
         out.reconfigure(errors="backslashreplace")
@@ -43,7 +43,7 @@ def say(text: object = "", end: str = "\n") -> None:
 
 def complain(text: str) -> None:
     """Prints to standard error, if there is one. Never raises OSError."""
-    if sys.stderr is not None:  # for file=None, print() would use standard output
+    if sys.stderr is not None:  # with file=None, print() would use standard output
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
 
@@ -66,12 +66,12 @@ def finish() -> None:
 def _give_up(stream: TextIO) -> None:
     """Redirects a stream to /dev/null. Otherwise Python's flush at exit would fail, print a message of its own and set the exit code to
     120."""
-    with contextlib.suppress(OSError, ValueError):  # in a test, a stream may not be a file
+    with contextlib.suppress(OSError, ValueError):  # in a test, a stream may have no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def is_output(path: str) -> bool:
-    """Returns whether a path is standard output itself: /dev/stdout, or the file to which the shell redirected standard output."""
+    """Returns whether a path is standard output: /dev/stdout, or the file to which the shell has redirected standard output."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError):
@@ -100,10 +100,10 @@ def input_bytes() -> Iterator[bytes]:
 
 
 def input_file() -> list[int]:
-    """Returns the file descriptor of standard input in a list, which is empty if there is none."""
+    """Returns a list with the file descriptor of standard input, or an empty list if there is none."""
     try:
         return [] if sys.stdin is None else [sys.stdin.fileno()]
-    except (OSError, ValueError):  # closed, or in a test no file
+    except (OSError, ValueError):  # it is closed, or has no file descriptor in a test
         return []
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class VectorFile:
-    """The .npy file that `pumice encode` writes. It is opened before the texts are encoded. A plain file appears at its path only once it
-    is complete. If the path is a pipe, a terminal, /dev/null or standard output, the bytes are written there directly.
+    """The .npy file that `pumice encode` writes. It is opened before the texts are encoded. A regular file appears at its path only when it
+    is complete. If the path is a pipe, a terminal, /dev/null or standard output, the bytes are written directly to it.
 
     np.save() is not used, because it would add .npy to the name, and would fail on a pipe, which has no position."""
 
@@ -32,7 +32,7 @@ class VectorFile:
                 self._file = open(path, "wb") if takes_bytes(path) else _core.NewFile(path)  # noqa: SIM115
 
     def save(self, vectors: Any) -> None:
-        """Writes the array and closes the file. Raises OSError with the file's path, or OutputError if nobody reads a pipe any more."""
+        """Writes the array and closes the file. Raises OSError with the file's path, or OutputError if the reader of a pipe has exited."""
         import numpy as np
 
         from .. import _core
@@ -56,6 +56,7 @@ class VectorFile:
         except BrokenPipeError as error:
             raise OutputError(error) from None
         except OSError as error:
-            if error.errno is None or error.filename is not None:  # if the error has a file name, its message already names the file
+            # such an error has no system message, or its message already names the file
+            if error.errno is None or error.filename is not None:
                 raise
             raise OSError(f"cannot write {self._path}: {error.strerror}") from None

@@ -1,1 +1,1 @@
-"""Encoding: turns texts into vectors and scores."""
+"""Encoding: converts texts to vectors and scores."""

@@ -1,4 +1,4 @@
-"""encode(), predict(), rank() and label_tokens(), which turn texts into arrays with a tokenizer and an engine."""
+"""encode(), predict(), rank() and label_tokens(), which convert texts to arrays with a tokenizer and an engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine c
 OUTPUTS = ("sentence", "tokens", "both", "sparse")
 FEW_TEXTS = 64  # maximum number of texts that EncodeOptions.takes_few() accepts; a small encoder takes about 0.1 s for them
 
-_LOGITS_PER_CALL = 1 << 24  # maximum number of logits of tokens in one call of the engine; they take 64 MiB
+_LOGITS_PER_CALL = 1 << 24  # maximum number of tokens' logits in one call of the engine; they take 64 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class Encoded:
     """The result of encode(details=True): the vectors, and how many tokens the texts have.
 
     vectors: what encode() returns without details.
-    tokens: int32 (n,), the number of tokens of each text that the model was given, special tokens and prompt included. It does not count
-        tokens that were cut off.
-    cut: int32 (n,), the number of tokens of each text that were cut off, because the text was too long; 0 for a whole text.
+    tokens: int32 (n,), the number of tokens of each text that the model got, special tokens and prompt included. It does not include tokens
+        that were cut off.
+    cut: int32 (n,), the number of tokens of each text that were cut off because the text was too long. It is 0 for a whole text.
 
     For one string, `tokens` and `cut` are of type int."""
 
@@ -70,7 +70,7 @@ class Encoded:
 class RankHit:
     """One document in the result of rank().
 
-    index: its place in the list of documents that was given, from 0 on.
+    index: its index in the list of documents that was given, from 0 on.
     score: the cross-encoder's score, as predict() returns it. Larger is better.
     document: its text."""
 
@@ -84,9 +84,9 @@ class Ranked:
     """The result of rank(details=True): the documents, and how many tokens the pairs have.
 
     hits: what rank() returns without details.
-    tokens: int32 (n,), the number of tokens of each pair that the model was given, special tokens and the query included, in the order in
-        which the documents were given. It does not count tokens that were cut off.
-    cut: int32 (n,), the number of tokens of each pair that were cut off, also by max_document_tokens; 0 for a whole pair."""
+    tokens: int32 (n,), the number of tokens of each pair that the model got, special tokens and the query included, in the order in which
+        the documents were given. It does not include tokens that were cut off.
+    cut: int32 (n,), the number of tokens of each pair that were cut off, also by max_document_tokens. It is 0 for a whole pair."""
 
     hits: list[RankHit]
     tokens: Int32
@@ -109,7 +109,7 @@ class Predicted:
 class Prediction:
     """A classifier's answer for one text or pair.
 
-    label: the name of the likeliest label.
+    label: the name of the label with the largest probability.
     probability: the probability of this label, 0 to 1.
     probabilities: the probabilities of all labels, by name."""
 
@@ -140,7 +140,7 @@ class EncodeKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class EncodeOptions:
-    """The keywords of one encode() call, with the caller's values, which are not checked yet."""
+    """The keywords of one encode() call, with the caller's values, before they are checked."""
 
     prompt: str | None = None
     prompt_name: str | None = None
@@ -158,8 +158,8 @@ class EncodeOptions:
     details: bool = False
 
     def takes_few(self, inputs: Any) -> bool:
-        """Returns whether Encoder.prepare() accepts these inputs. It accepts a short list of short texts, if the call asks for one vector
-        per text and sets no batch size, token budget or progress bar."""
+        """Returns whether Encoder.prepare() accepts these inputs. It accepts a short list of short texts if the call wants one vector per
+        text and sets no batch size, token budget or progress bar."""
         texts = [inputs] if isinstance(inputs, str) else inputs
         if not isinstance(texts, (list, tuple)) or not 0 < len(texts) <= FEW_TEXTS or not all(isinstance(text, str) for text in texts):
             return False
@@ -191,22 +191,22 @@ class _Call:
     output: Output
     precision: Precision
     ranges: Float32 | None
-    codes: bool  # SentenceConfig.codes
+    codes: bool  # whether the vectors become codes of 8 bits (SentenceConfig.codes)
     normalize: bool | None
     truncate_dim: int | None
     width: int
-    out: Any  # the argument out=, as it was given
-    rows: Float32 | None  # the argument out=, checked and in the shape (texts, width), or None if it was not given
+    out: Any  # the argument out=, before it was checked
+    rows: Float32 | None  # the argument out=, checked and in the shape (texts, width), or None without out=
     prompt: str
     skipped: int  # number of tokens at the beginning of each text that belong to the prompt and are left out of the vector
     role: str | None
-    budget: int  # maximum tokens per micro-batch, or 0 if the engine chooses
+    budget: int  # maximum number of tokens per micro-batch, or 0 if the engine chooses
     details: bool
     cuts: Cuts
-    most: int  # for sparse vectors, the maximum number of values in each, or 0 for all
+    most: int  # for sparse vectors, the maximum number of values per vector, or 0 for all
 
     def result(self, vectors: Any) -> Any:
-        """Returns the result of the call, which is `vectors` or an Encoded with them. Without details, warns of cut texts."""
+        """Returns the result of the call: `vectors`, or an Encoded with them. Unless `details` is true, warns about texts that were cut."""
         if not self.details:
             self.cuts.warn()
             return vectors
@@ -214,7 +214,7 @@ class _Call:
         return Encoded(vectors, int(tokens[0]), int(cut[0])) if self.single else Encoded(vectors, tokens, cut)
 
     def packed(self, rows: Float32) -> Any:
-        """Returns one vector per text, packed if the call asks for another precision than float32."""
+        """Returns one vector per text, packed if the call wants another precision than float32."""
         if self.out is not None:
             return self.out
         if self.codes and self.precision == "int8":
@@ -224,7 +224,8 @@ class _Call:
         return packed[0] if self.single else packed
 
     def code(self, rows: Float32) -> None:
-        """Rounds vectors in place, if the model does so. Bits are those of the vectors before that."""
+        """Rounds vectors to codes in place, if the model does so. For "binary" and "ubinary" does nothing, because bits come from unrounded
+        vectors."""
         if not self.codes or self.precision in ("binary", "ubinary"):
             return
         code_rows(rows)
@@ -237,9 +238,9 @@ _OF_TEXT = re.compile(r"^the result of text (\d+) ")
 
 @contextmanager
 def _counted_from(first: int, numbers: npt.NDArray[np.intp] | None = None) -> Iterator[None]:
-    """A NumericError of the engine has the index of a text in the engine's call, which gets some texts of the caller's. Changes it to the
-    index in the caller's call. first: the index of the engine's first text. numbers: the index behind `first` of each of its texts, if some
-    are left out."""
+    """Corrects the text index in a NumericError of the engine, whose call gets only some of the caller's texts. Changes it to the index in
+    the caller's call. first: the caller's index of the engine's first text. numbers: for each text of the engine, its distance from `first`
+    in the caller's texts, if some of these are left out."""
     try:
         yield
     except NumericError as error:
@@ -252,7 +253,7 @@ def _counted_from(first: int, numbers: npt.NDArray[np.intp] | None = None) -> It
 
 
 class Encoder:
-    """Turns texts into arrays of vectors or scores with one loaded model."""
+    """Converts texts to arrays of vectors or scores with one loaded model."""
 
     def __init__(
         self,
@@ -268,13 +269,13 @@ class Encoder:
         static = engine.info["architecture"] == "static"
         self._windows = WindowTokenizer(tokenizer, config, int(engine.info["n_ctx"]), typed, static, render)
         self.max_tokens = self._windows.max_tokens
-        # The width of a pooled vector. It differs from the width of the hidden states if the model projects the pooled vector (CLIP).
+        # The width of a pooled vector. It differs from the width of the hidden rows if the model projects the pooled vector (CLIP).
         self.vector_size = int(engine.info["vector_size"])
 
     # ------------------------------------------------------------ vectors
     def encode(self, inputs: Any, options: EncodeOptions, role: str | None = None, cancel: _core.Cancel | None = None) -> Any:
-        """Implements Model.encode(). role: "query", "document" or None. A model with one vector per token may tokenize a query in another
-        way than a document."""
+        """Implements Model.encode(). role: "query", "document" or None. If a model has one vector per token, it may tokenize queries
+        differently from documents."""
         call = self._checked(inputs, options, role)
         if call.output == "sparse":
             with Progress(options.show_progress_bar, call.expected, "text") as bar:
@@ -350,7 +351,7 @@ class Encoder:
         texts, expected = ([inputs], 1) if single else items_of(inputs, "inputs")
         prompt = self._windows.prompt_text(options.prompt, options.prompt_name)
         return _Call(
-            texts=listed(texts) if output == "both" else texts,  # output="both" iterates over the texts twice
+            texts=listed(texts) if output == "both" else texts,  # with output="both", the texts are iterated over twice
             expected=expected,
             single=single,
             output=output,
@@ -399,8 +400,8 @@ class Encoder:
         return 0 if batch_size is None else min(integer("batch_size", batch_size, 1) * self.max_tokens, MOST_TOKENS)
 
     def _piece(self, call: _Call, tokens: Tokens, first: int, rows: Float32) -> Piece:
-        """Returns the engine's input for a window of texts. first: the index of its first text among all texts of the call.  rows: the
-        array to which the engine writes the vectors."""
+        """Returns the engine's input for a window of texts. first: the index of the window's first text among all texts of the call.  rows:
+        the array to which the engine writes the vectors."""
         short = np.flatnonzero(np.diff(tokens.offsets) <= call.skipped) if call.skipped else np.empty(0)
         if short.size:
             raise ContextLengthError(
@@ -451,8 +452,7 @@ class Encoder:
 
     def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize
-        # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So this pass counts in an object of its own, which
-        # is dropped.
+        # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So a second Cuts object counts here, and is dropped.
         both = call.output == "both"
         cuts = self._windows.cuts(call.role, truncate) if both else call.cuts
         result: list[Float32] = []
@@ -485,7 +485,7 @@ class Encoder:
         details: bool = False,
         document_tokens: int | None = None,
     ) -> tuple[Float32, Cuts]:
-        """Returns the scores of text pairs or of single texts, float32 (n, labels), and the Cuts, which have the numbers of tokens if
+        """Returns the scores of text pairs or of single texts, float32 (n, labels), and the Cuts, which contain the numbers of tokens if
         `details` is true. document_tokens: the number of tokens to which the second text of each pair is cut first."""
         if activation is not None:
             choice("activation", activation, ACTIVATIONS)
@@ -516,7 +516,8 @@ class Encoder:
         read: Callable[[str, TokenLabels], R],
         cancel: _core.Cancel | None = None,
     ) -> list[R]:
-        """Returns read(text, its token labels) for each text. A KeyboardInterrupt has the results so far as .partial."""
+        """Returns read(text, its token labels) for each text. If a KeyboardInterrupt is raised, its attribute `partial` has the results so
+        far."""
         items, expected = items_of(texts, "texts")
         cuts = Cuts(self.max_tokens, truncate)
         most = max(1, min(TOKENS_PER_CALL, _LOGITS_PER_CALL // max(1, int(self._engine.info["labels"]))))
@@ -538,7 +539,7 @@ class Encoder:
 
     def _labels_of_tokens(self, texts: Tokens, cancel: _core.Cancel | None) -> Iterator[TokenLabels]:
         assert texts.places is not None
-        empty = np.diff(texts.offsets) == 0  # the engine takes no text without tokens
+        empty = np.diff(texts.offsets) == 0  # texts without tokens are left out, because the engine does not accept them
         filled = np.concatenate([texts.offsets[:1], texts.offsets[1:][~empty]])
         with _counted_from(0, np.flatnonzero(~empty)):
             logits = self._engine.label_tokens(texts.ids, filled, texts.types, cancel)

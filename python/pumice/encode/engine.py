@@ -16,21 +16,21 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Piece(NamedTuple):
-    """Texts that are computed by one call: text i is ids[offsets[i]:offsets[i + 1]], and its vector becomes row i of `out`."""
+    """Texts that one call computes. Text i is ids[offsets[i]:offsets[i + 1]], and its vector becomes row i of `out`."""
 
     ids: Int32
     offsets: Int64
     types: Int32 | None
-    out: Float32  # (texts, d), C-contiguous
+    out: Float32  # float32 (texts, d), C-contiguous
     normalize: bool
     prompt: int  # number of tokens at the beginning of each text that are left out of the text's vector
 
 
 class Engine(Protocol):
-    """The methods of `_core.Model` that every engine has. `_core.pyi` says what each of them does and raises.
+    """The methods of `_core.Model` that every engine has. `_core.pyi` documents them.
 
-    Another thread can stop a call through `cancel`. The stopped call raises KeyboardInterrupt. The engine may compute calls with `cancel`
-    together with other calls."""
+    Another thread can stop a call through `cancel`. The stopped call raises KeyboardInterrupt. The engine may compute calls that have a
+    `cancel` together with other calls."""
 
     @property
     def info(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Engine(Protocol):
         """Computes one vector per text. Text i is ids[offsets[i]:offsets[i + 1]], and its vector is out[i]."""
 
     def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]:
-        """Computes several small encode() calls together. Returns for each call whether it is done."""
+        """Computes several small encode() calls together. Returns for each call whether it succeeded."""
 
     def encode_tokens(
         self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
@@ -69,8 +69,8 @@ class Engine(Protocol):
         progress: Callable[[int], None] | None = None,
         cancel: _core.Cancel | None = None,
     ) -> tuple[Int32, Float32, Int64]:
-        """Returns a sparse vector for each text in compressed rows: (indices, values, offsets). At most `most` values of each text are
-        kept, the largest; 0 means all."""
+        """Returns the sparse vectors of all texts as CSR rows: (indices, values, offsets). Keeps the `most` largest values of each text; 0
+        means all."""
 
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
         """Returns the logits of each text, float32 (texts, labels)."""

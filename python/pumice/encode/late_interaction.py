@@ -1,7 +1,7 @@
 """Models with one vector per token (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832). This module reads from a model's files how
-queries and documents are tokenized, and which tokens have a vector in the result. It also tokenizes texts in this way. The settings are in
+queries and documents are tokenized, and which tokens have a vector in the result. It also tokenizes texts accordingly. The settings are in
 files of sentence-transformers 6 (sentence_bert_config.json, the module MultiVectorMask) or of PyLate (config_sentence_transformers.json).
-https://sbert.net/docs/package_reference/multi_vector_encoder."""
+See https://sbert.net/docs/package_reference/multi_vector_encoder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PYLATE_KEYS = (
 
 @dataclass(frozen=True)
 class Expansion:
-    """Mask tokens that are appended to a query. Their vectors, if they are in the result, count like those of the query's own tokens."""
+    """Mask tokens that are appended to a query. If their vectors are in the result, they count like those of the query's own tokens."""
 
     length: int  # number of tokens of the expanded query, mask tokens included
     fixed: bool = True  # whether longer queries are cut to `length`
@@ -180,8 +180,8 @@ class Reader:
         self._expansion_id = self._find_expansion() if late.expansion else -1
         found = {word: tokenizer.backend.token_to_id(word) for word in late.skipped}
         missing = [word for word, id_ in found.items() if id_ is None]
-        # A vocabulary need not have all tokens of PyLate's default list. A list that differs from the default was made for this model, so
-        # a missing token is worth a warning.
+        # A vocabulary may lack tokens of PyLate's default list. A list that differs from the default was made for this model, so a missing
+        # token is worth a warning.
         if missing and late.skipped != tuple(string.punctuation):
             warn(
                 FallbackWarning,
@@ -215,7 +215,7 @@ class Reader:
         return min(length, self._context)
 
     def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False) -> Read:
-        """Puts the prompt before each text, tokenizes the result, and cuts it to the maximum length of the role ("query", "document" or
+        """Prepends the prompt to each text, tokenizes the result, and cuts it to the maximum length of the role ("query", "document" or
         None). lower: whether to convert it to lower case first."""
         token = self._own_token(prompt)
         before = token[1] if token else prompt

@@ -16,8 +16,8 @@ logger = logging.getLogger("pumice")
 
 
 class Progress:
-    """A tqdm bar on standard error. It is a context manager, which closes the bar. show: True, False or None. None shows the bar if the
-    logger `pumice` is at INFO or below and there is more than one text."""
+    """A tqdm bar on standard error. It is a context manager that closes the bar at its end. show: True, False or None. None shows the bar
+    if the logger `pumice` is at INFO or below and there is more than one text."""
 
     def __init__(self, show: bool | None, total: int | None, unit: str) -> None:
         if not isinstance(show, (bool, np.bool_, type(None))):
@@ -34,7 +34,7 @@ class Progress:
             self._bar.close()
 
     def add(self, count: int) -> None:
-        """Counts `count` more texts as done."""
+        """Moves the bar forward by `count` finished texts."""
         if self._bar is not None:
             self._bar.update(count)
 
@@ -44,6 +44,6 @@ class Progress:
             self._bar.update(before + done - self._bar.n)
 
     def reached(self, before: int) -> Callable[[int], None] | None:
-        """Returns a function that the engine calls with the number of texts it has done after the first `before` ones. Returns None if
-        there is no bar."""
+        """Returns a function that moves the bar. The engine calls it with the number of texts that it has finished after the first `before`
+        texts. Returns None if there is no bar."""
         return None if self._bar is None else functools.partial(self.reach, before)

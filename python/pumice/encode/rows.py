@@ -16,12 +16,12 @@ Float32 = npt.NDArray[np.float32]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
-ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # values of activation= of predict()
+ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # values of predict(activation=)
 
 
 class Rows:
-    """The array of results, with one row per text. Either the caller has passed the array (`given`), or it grows as texts come, because
-    their number may be unknown."""
+    """The array of results, with one row per text. Either the caller has passed the array (`given` is true), or it grows while texts
+    arrive, because their number may be unknown."""
 
     def __init__(self, array: Float32, given: bool = False) -> None:
         self._array, self._given = array, given
@@ -44,8 +44,8 @@ class Rows:
         self._array.resize((count, self._array.shape[1]), refcheck=False)
 
     def done(self) -> Float32:
-        """Returns the array after the last text, cut to the rows that are filled. Raises ValueError if the caller's array has more rows
-        than there were texts."""
+        """Returns the array after the last text, without the rows that are not filled. Raises ValueError if the caller's array has more
+        rows than there were texts."""
         if self.filled < len(self._array):
             if self._given:
                 raise ValueError(f"out has {len(self._array)} rows and only {self.filled} texts came (they are in its first rows)")
@@ -53,7 +53,7 @@ class Rows:
         return self._array
 
     def partial(self) -> Float32:
-        """Returns a copy of the rows that are filled."""
+        """Returns a copy of the filled rows."""
         result: Float32 = self._array[: self.filled].copy()
         return result
 
@@ -114,12 +114,13 @@ def normalize_rows(rows: Float32) -> None:
 
 
 def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) -> npt.NDArray[Any]:
-    """Packs float32 vectors as sentence-transformers does. int8 and uint8 divide each column's range into 255 steps, and values outside the
-    range become the first or the last step. If `ranges` is None, these vectors give the ranges. binary and ubinary keep only the signs,
-    eight per byte."""
+    """Packs float32 vectors as sentence-transformers does. int8 and uint8 divide each column's range into 255 steps. Values outside the
+    range become the first or the last step. If `ranges` is None, the ranges are those of these vectors. binary and ubinary keep only the
+    signs, eight per byte."""
     if precision in ("binary", "ubinary"):
         bits = np.packbits(rows > 0, axis=-1)
-        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # "binary": each byte minus 128, as int8
+        # "binary" subtracts 128 from each byte and stores it as int8
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     if len(rows) == 0:
         return rows.astype(precision)
     if len(rows) < 2 and ranges is None:
@@ -129,7 +130,8 @@ def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) 
     low, high = (rows.min(axis=0), rows.max(axis=0)) if ranges is None else ranges
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         step = (high - low) / np.float32(255)
-        rough = ~np.isfinite(step) | ((step < np.finfo(np.float32).tiny) & (high > low))  # columns whose step float32 cannot hold
+        # columns whose step is too large or too small for float32
+        rough = ~np.isfinite(step) | ((step < np.finfo(np.float32).tiny) & (high > low))
         step[step == 0] = 1
         steps = np.floor((rows - low) / step)
         if rough.any():
@@ -150,7 +152,7 @@ def activate(logits: Float32, name: str | None) -> Float32:
     if kind == "Tanh":
         return np.tanh(logits)
     if kind == "Sigmoid":
-        with np.errstate(over="ignore"):  # for a very negative logit x, exp(-x) is infinite and the result 0, which is right
+        with np.errstate(over="ignore"):  # for a very negative logit x, exp(-x) overflows to infinity; the result 0 is then right
             return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
     if kind == "Softmax":
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True))

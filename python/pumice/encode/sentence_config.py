@@ -1,4 +1,4 @@
-"""Reads how a model embeds or ranks texts from the files of a sentence-transformers folder, written by any version. The files have the
+"""Reads the settings for embedding and ranking texts from a sentence-transformers folder, written by any version. Its files describe the
 modules that follow the transformer's layers, maximum lengths, and prompts."""
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # similarity measures for lists of token vectors
 
-# Poolings in 1_Pooling/config.json -> the engine's names. A file has a boolean key for each pooling, or it lists the names of its poolings.
+# Poolings in 1_Pooling/config.json -> the engine's names. The file has a boolean key for each pooling, or a list of the names of its
+# poolings.
 # https://sbert.net/docs/package_reference/sentence_transformer/modules.html
 _POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
@@ -37,7 +38,7 @@ _POOLING_NAMES = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-# Activations of the module Dense: the last part of the name of a torch class -> the engine's name (core/activations.def).
+# Activations of the module Dense: the last part of a torch class's name -> the engine's name (core/activations.def).
 _ACTIVATIONS = {
     "Identity": "none",
     "Tanh": "tanh",
@@ -46,7 +47,7 @@ _ACTIVATIONS = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-# Activations of SpladePooling -> how often log(1 + x) is applied, that of the pooling itself included.
+# Activations of SpladePooling -> number of times that log(1 + x) is applied, including the one that the pooling itself applies.
 _SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 KNOWN_MODULES = (
     *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
@@ -56,51 +57,51 @@ KNOWN_MODULES = (
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """How a model gives sparse vectors."""
+    """The settings for a model's sparse vectors."""
 
-    # Whether the MLM head is read, as in _core.LoadOptions. "always" if modules.json has SpladePooling or SparseStaticEmbedding, and
-    # "never" if it has other modules.
+    # Whether to load the MLM head, as in _core.LoadOptions. "always" if modules.json has SpladePooling or SparseStaticEmbedding, "never" if
+    # it has other modules, and "maybe" if there is no modules.json.
     head: str = "maybe"
-    module: str = ""  # the name of this module
-    logs: int = 1  # how often log(1 + x) is applied to a logit x above 0
-    most: int | None = None  # the maximum number of values, if a call does not say
-    similarity: str = "dot"  # the measure for sparse vectors
+    module: str = ""  # SpladePooling or SparseStaticEmbedding, if modules.json has one of them, else ""
+    logs: int = 1  # number of times that log(1 + x) is applied to a logit x above 0
+    most: int | None = None  # maximum number of values per vector, for calls that do not set it; None means all
+    similarity: str = "dot"  # similarity measure for sparse vectors
 
 
 @dataclass(frozen=True)
 class SentenceConfig:
     """The settings for encoding in a model's files: pooling, modules, maximum lengths, prompts, similarity measure."""
 
-    # Poolings whose results are concatenated. () means the pooling that a GGUF file names (<arch>.pooling_type). If none is named, the
-    # engine takes "last" for a decoder and "mean" for an encoder.
+    # Poolings whose results are concatenated. () means the pooling that a GGUF file names (<arch>.pooling_type). If the file names none,
+    # the engine uses "last" for a decoder and "mean" for an encoder.
     pooling: tuple[str, ...] = ()
     modules: tuple[dict[str, Any], ...] = ()  # modules after the layers, in order, in the form of _core.LoadOptions
-    pools: bool = True  # False if modules.json has no Pooling, so that the model has only vectors of tokens (ColBERT)
-    normalize: bool = False  # whether encode() normalizes the vectors of texts by default
-    normalize_tokens: bool = False  # whether encode() normalizes the vectors of tokens by default
-    max_seq_length: int | None = None  # None means the model's context
+    pools: bool = True  # False if modules.json has no Pooling, so that the model has only token vectors (ColBERT)
+    normalize: bool = False  # default of encode(normalize=) for text vectors
+    normalize_tokens: bool = False  # default of encode(normalize=) for token vectors
+    max_seq_length: int | None = None  # maximum number of tokens per text; None means the model's context
     lower_case: bool = False
     pool_prompt: bool = True  # if False, the prompt's tokens are left out of the pooling
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     similarity: str = "cosine"
-    activation: str | None = None  # the activation of a cross-encoder's scores, if config_sentence_transformers.json names one
-    codes: bool = False  # whether the vectors of texts are rounded to codes of 8 bits (rows.code_rows)
-    drop_unknown: bool = False  # whether unknown tokens are left out of the mean: in model2vec they are, in sentence-transformers not
+    activation: str | None = None  # activation of a cross-encoder's scores, if config_sentence_transformers.json names one
+    codes: bool = False  # whether text vectors are rounded to codes of 8 bits (rows.code_rows)
+    drop_unknown: bool = False  # whether unknown tokens are left out of the mean: yes for model2vec, no for sentence-transformers
     late: late_interaction.LateInteraction | None = None  # how a model with one vector per token tokenizes queries and documents
-    # For a causal reranker, the ids of one or two tokens. The score is the first token's logit, minus the second token's if there is one.
+    # For a causal reranker, the ids of one or two tokens. The score is the first token's logit; the logit of a second token is subtracted.
     score_ids: tuple[int, ...] = ()
     sparse: SparseConfig = field(default_factory=SparseConfig)
 
     def pooled(self) -> SentenceConfig:
-        """Returns these settings for a model that pools because load(pooling=) was given. They have no settings for token vectors."""
+        """Returns these settings for a model that pools because of load(pooling=). They contain no settings for token vectors."""
         return replace(self, pools=True, late=None, similarity="cosine" if self.similarity in TOKEN_SIMILARITIES else self.similarity)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The folder or file that has a model's weights and tokenizer, and how to use them. If there are `routes`, each of them is a model of
-    its own."""
+    """The folder or file that has a model's weights and tokenizer, and the settings for them. If there are `routes`, each route is a model
+    of its own."""
 
     source: Path
     config: SentenceConfig
@@ -110,8 +111,8 @@ class Layout:
 
 
 def read_layout(path: Path, prompts: Mapping[str, str] | None = None) -> Layout:
-    """Returns the layout of the model at a path. prompts: name -> text; they are added to the model's own prompts, and replace those with
-    the same name. Raises ModelFormatError and UnsupportedModelError."""
+    """Returns the layout of the model at a path. prompts: name -> text. They are added to the model's own prompts, and replace own prompts
+    of the same name. Raises ModelFormatError and UnsupportedModelError."""
     if path.is_dir():
         layout = _of_folder(path)
     elif path.suffix == ".safetensors":
@@ -150,8 +151,8 @@ def _of_folder(folder: Path) -> Layout:
 
 
 def _bare(folder: Path, config: SentenceConfig) -> Layout:
-    """Returns the layout of a folder without modules.json. Either transformers or model2vec wrote the folder; its config.json tells
-    which."""
+    """Returns the layout of a folder without modules.json. The folder was written by transformers or by model2vec, which its config.json
+    tells."""
     values = read_object(folder / "config.json")
     config = _length(folder, config)
     if values.get("model_type") != "model2vec":
@@ -171,7 +172,7 @@ def _kind(type_: str) -> str:
 
 
 def _folder(parent: Path, name: object, where: Path) -> Path:
-    if name == ".":  # the folder itself; model2vec writes ".", and sentence-transformers writes "", which the caller turns into "."
+    if name == ".":  # the folder itself; model2vec writes ".", and the caller replaces sentence-transformers' "" by "."
         return parent
     bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
     if not isinstance(name, str) or not bare:
@@ -191,7 +192,8 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
         )
     static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # a table of vectors or weights accepts texts of any length
     config = replace(config, max_seq_length=None) if first == "StaticEmbedding" else _length(source, config)
-    # Whether the transformer gives logits of the vocabulary. Before sentence-transformers 5.4, it was a module of its own.
+    # Whether the transformer returns logits of the vocabulary. Before sentence-transformers 5.4, such a transformer was a module of its
+    # own.
     file = source / "sentence_bert_config.json"
     task = json_field(read_object(file), "transformer_task", str, file, "fill-mask" if first == "MLMTransformer" else "feature-extraction")
     logits = first in ("Transformer", "MLMTransformer") and task == "fill-mask"
@@ -204,7 +206,7 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
     )
     config = replace(config, sparse=head, pools=not sparse, similarity=head.similarity if logits or sparse else config.similarity)
     chain = _Chain(config, where, static, logits)
-    # In folders from before sentence-transformers 5.4, CLIPModel itself gives one vector per text, and no Pooling follows it.
+    # In folders from before sentence-transformers 5.4, CLIPModel itself returns one vector per text, and no Pooling follows it.
     chain.pooled |= first == "CLIPModel"
     for kind, folder in named[1:]:
         chain.add(kind, folder)
@@ -213,7 +215,7 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
 
 class _Chain:
     def __init__(self, config: SentenceConfig, where: Path, static: bool, logits: bool) -> None:
-        """logits: whether the first module gives logits of the vocabulary, which SpladePooling must pool."""
+        """logits: whether the first module returns logits of the vocabulary, which SpladePooling must pool."""
         self.config, self.where, self.static, self.logits = config, where, static, logits
         self.modules: list[dict[str, Any]] = []
         self.pooled = static
@@ -244,7 +246,7 @@ class _Chain:
 
     def done(self) -> SentenceConfig:
         """Returns the settings of the whole chain. If the last module is Normalize, it is left out, and encode() normalizes instead. So
-        vectors that truncate_dim= has shortened have length 1 too, and normalize=False has an effect."""
+        vectors that truncate_dim= has shortened have length 1, too, and normalize=False can switch the normalisation off."""
         config = self.config
         if self.logits and not self.pooled:
             raise UnsupportedModelError(
@@ -268,7 +270,7 @@ class _Chain:
                     f"{shown_path(self.where)}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version "
                     f"does so for vectors of tokens alone (MultiVectorMask)"
                 )
-            # The maximum lengths of queries and documents apply to pooled vectors too; the mask tokens and the prefixes do not.
+            # The maximum lengths of queries and documents also apply to pooled vectors. The mask tokens and the prefixes do not.
             config = replace(config, late=replace(config.late, expansion=None, prefixes=()))
         if only_tokens and self.pylate_3:
             config = replace(config, normalize_tokens=True)
@@ -305,7 +307,7 @@ class _Chain:
                 f"{shown_path(file)}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
                 f"sentence_embedding or token_embeddings into the same"
             )
-        # Without a Pooling module before it, a module works on token vectors even if it has no module_input_name (like PyLate's Dense).
+        # If no Pooling module precedes it, a module works on token vectors even without module_input_name (like PyLate's Dense).
         tokens = name == "token_embeddings" or not self.pooled
         if tokens and self.pooled:
             raise UnsupportedModelError(
@@ -336,7 +338,7 @@ class _Chain:
         self.config = replace(self.config, pooling=tuple(modes), pool_prompt=json_field(values, "include_prompt", bool, file, True))
 
     def _splade_pooling(self, folder: Path) -> None:
-        """Reads the module that makes a sparse vector of a text's logits. Its sum over tokens is not run."""
+        """Reads the module that makes a sparse vector from a text's logits. A model whose module sums over the tokens is refused."""
         values, file = self._values(folder)
         if not self.logits:
             raise UnsupportedModelError(
@@ -394,8 +396,8 @@ class _Chain:
 
     def _normalize(self, folder: Path) -> None:
         values, file = read_object(folder / "config.json"), folder / "config.json"
-        # Before sentence-transformers 5.0, modules had no module_input_name. In such a folder, a Normalize that no Pooling precedes means
-        # that the model itself pools.
+        # Before sentence-transformers 5.0, modules had no module_input_name. If such a folder has a Normalize without a Pooling before it,
+        # the model itself pools.
         if "module_input_name" not in values and not self.pooled:
             self.pooled = True
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
@@ -407,7 +409,7 @@ class _Chain:
         self.config = replace(self.config, late=late_interaction.of_mask(self.config.late, values, file))
 
     def _flexible_quantizer(self, folder: Path) -> None:
-        """Reads the module of pplx-embed, whose code is beside the model (st_quantize.py) and has no settings."""
+        """Reads the module of pplx-embed. Its code is beside the model (st_quantize.py), and it has no settings."""
         if not self.pooled or self.modules:
             raise UnsupportedModelError(f"{shown_path(self.where)}: FlexibleQuantizer is run right behind Pooling alone")
         self.config = replace(self.config, codes=True)
@@ -487,7 +489,7 @@ def _settings(file: Path) -> SentenceConfig:
             f"{shown_path(file)}: default_prompt_name {default!r} is not among the prompts", file=str(file), field="default_prompt_name"
         )
     named = json_field(values, "similarity_fn_name", str, file)
-    similarity = (named or "cosine").lower()  # in lower case, because PyLate writes "MaxSim"
+    similarity = (named or "cosine").lower()  # PyLate writes "MaxSim" with capital letters
     if similarity not in SIMILARITIES + TOKEN_SIMILARITIES:
         known = ", ".join(SIMILARITIES + TOKEN_SIMILARITIES)
         raise UnsupportedModelError(f"{shown_path(file)}: similarity_fn_name {shown(similarity)} is not one of {known}")

@@ -24,25 +24,26 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
         if kind == "dot":
             return products(left, right)
         result = np.empty((len(left), len(right)), np.float32)
-        wide = right.astype(np.float64)  # because squares of float32 numbers may be outside the range of float32
-        # Subtracting the vectors themselves avoids the cancellation in |a|^2 + |b|^2 - 2ab. Taking one row of `a` at a time avoids an array
-        # of n x m x d.
+        wide = right.astype(np.float64)  # squares of float32 numbers may be outside the range of float32
+        # The norm of the difference avoids the cancellation in |a|^2 + |b|^2 - 2ab. The loop takes one row of `a` at a time to avoid an
+        # array of n x m x d.
         for row, values in enumerate(left):
             result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
         return result
 
 
 def products(left: Float32, right: Float32) -> Float32:
-    """Returns the dot product of each row of `left` and each row of `right`. One that is beyond the range of float32 is infinite."""
+    """Returns the dot product of each row of `left` and each row of `right`. A product that is beyond the range of float32 becomes
+    infinite."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         found = left @ right.T
-        if not np.isfinite(found).all():  # a sum may exceed float32's maximum of 3e38 on the way to a result that does not
+        if not np.isfinite(found).all():  # an intermediate sum may exceed float32's maximum (3e38) although the result does not
             found = left.astype(np.float64) @ right.T.astype(np.float64)
         return np.asarray(found, np.float32)
 
 
 def of_texts(array: npt.NDArray[Any]) -> str:
-    """Returns the end of an error message about an array that holds texts in place of vectors, or "" for other arrays."""
+    """Returns the end of an error message about an array of texts in place of vectors. Returns "" for other arrays."""
     texts = array.dtype.kind in "UT" or (array.dtype.kind == "O" and array.size and isinstance(array.flat[0], str))
     return "; encode_query() and encode_document() make vectors of texts" if texts else ""
 

@@ -1,4 +1,4 @@
-"""Sparse vectors of texts (SPLADE): their class, and similarity and search over them."""
+"""Sparse vectors of texts (SPLADE): their class, their similarity, and search in them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
-MOST_COLUMNS = 1 << 31  # indices are int32
-BLOCK_VALUES = 4 << 20  # maximum number of values of one block of a corpus (unless one row has more); its index takes 12 bytes for each
+MOST_COLUMNS = 1 << 31  # maximum number of columns, because indices are int32
+BLOCK_VALUES = 4 << 20  # maximum number of values of a block of the corpus, unless one row has more; its index takes 12 bytes per value
 BLOCK_ROWS = 1 << 16  # maximum number of rows of a block
 QUERIES = 64  # number of queries that are compared with a block at a time
 
@@ -33,8 +33,8 @@ class SparseVectors:
     offsets: int64 (n + 1,). Row i has the indices and values from offsets[i] up to offsets[i + 1].
     shape: (n, columns), or (columns,) for a single vector.
 
-    The arrays are read-only, so that what was checked stays so; arrays that can be written to are copied. len() is the number of rows.
-    `vectors[i]` is a single vector, and `vectors[a:b]` has some of the rows; neither copies values.
+    The arrays are read-only, so that they stay valid after the checks. Writable arrays are copied. len() is the number of rows.
+    `vectors[i]` is a single vector, and `vectors[a:b]` contains the rows a to b - 1. Neither copies values.
 
     Raises TypeError or ValueError if the arrays have other types or do not fit each other."""
 
@@ -65,7 +65,7 @@ class SparseVectors:
         if count and (self.indices.min() < 0 or self.indices.max() >= shape[-1]):
             raise ValueError(f"indices must be 0 to {shape[-1] - 1}; they run from {self.indices.min()} to {self.indices.max()}")
         first = np.zeros(count + 1, bool)
-        first[self.offsets] = True  # the first value of each row
+        first[self.offsets] = True  # marks the first value of each row
         if (~first[1:-1] & (np.diff(self.indices) <= 0)).any():
             raise ValueError("indices must ascend in each row, without an index twice")
 
@@ -85,7 +85,7 @@ class SparseVectors:
         if matrix.dtype.kind not in "fiub":
             raise TypeError(f"matrix holds {matrix.dtype}; the values of SparseVectors are real numbers")
         rows = matrix.tocsr(copy=True)
-        rows.sum_duplicates()  # this also sorts the indices of each row
+        rows.sum_duplicates()  # also sorts the indices of each row
         with np.errstate(over="ignore", under="ignore"):
             rows = rows.astype(np.float32)
         if not np.isfinite(rows.data).all():
@@ -96,8 +96,8 @@ class SparseVectors:
         return cls(read_only(indices), read_only(rows.data), read_only(offsets), shape)
 
     def to_scipy(self) -> Any:
-        """Returns a scipy.sparse.csr_array of float32, of shape (n, columns), or (1, columns) for a single vector. Its arrays are copies
-        only where scipy needs other integers.
+        """Returns a scipy.sparse.csr_array of float32, of shape (n, columns), or (1, columns) for a single vector. Its arrays are copied
+        only if scipy needs another type of integers.
 
         Raises ImportError if scipy is not installed; the message says how to install it."""
         try:
@@ -107,7 +107,8 @@ class SparseVectors:
         return sparse.csr_array((self.values, self.indices, self.offsets), shape=(len(self.offsets) - 1, self.shape[-1]))
 
     def to_dense(self) -> Float32:
-        """Returns the vectors with all their zeros, float32 of this object's shape. Raises MemoryError; its message has the shape."""
+        """Returns the vectors with all zeros filled in, float32 of this object's shape. If there is too little memory, raises MemoryError
+        with the shape."""
         try:
             dense = np.zeros((len(self), self.shape[-1]), np.float32)
         except (ValueError, MemoryError):
@@ -121,10 +122,11 @@ class SparseVectors:
         return len(self.shape) == 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SparseVectors, (self.indices, self.values, self.offsets, self.shape)  # so that a copy is checked, and read-only as well
+        # the constructor checks the arrays of a copy again, and makes them read-only
+        return SparseVectors, (self.indices, self.values, self.offsets, self.shape)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        """numpy asks for an array here, and takes the rows one by one if there is no such method."""
+        """Always raises TypeError. Without this method, numpy would convert the vectors row by row."""
         raise TypeError("sparse vectors are no array; to_dense() makes one of them")
 
     def __len__(self) -> int:
@@ -144,7 +146,7 @@ class SparseVectors:
             last = max(first, last)
             shape = (last - first, *shape)
         else:
-            first = range(len(self))[rows]  # raises IndexError and TypeError as a list does
+            first = range(len(self))[rows]  # raises IndexError and TypeError, as a list does
             last = first + 1
         a, b = int(self.offsets[first]), int(self.offsets[last])
         return SparseVectors(self.indices[a:b], self.values[a:b], read_only(self.offsets[first : last + 1] - a), shape)
@@ -154,13 +156,13 @@ class SparseVectors:
 
 
 def read_only(array: npt.NDArray[T]) -> npt.NDArray[T]:
-    """Returns the array itself, to which no one can write any more."""
+    """Makes an array read-only and returns it."""
     array.flags.writeable = False
     return array
 
 
 def joined(parts: list[SparseVectors], columns: int) -> SparseVectors:
-    """Returns the rows of all parts. `columns` is the number of columns, for an empty list."""
+    """Returns the rows of all parts as one object. `columns` is the number of columns of the result, in case `parts` is empty."""
     offsets, end = [np.zeros(1, np.int64)], 0
     for part in parts:
         offsets.append(part.offsets[1:] + end)
@@ -174,7 +176,8 @@ def joined(parts: list[SparseVectors], columns: int) -> SparseVectors:
 
 
 def sparse_vectors(given: Any, name: str) -> SparseVectors:
-    """Returns the argument `name` as SparseVectors. It is one, or a sparse matrix of scipy. Raises TypeError and ValueError."""
+    """Returns the argument `name` as SparseVectors. It may be SparseVectors or a sparse matrix of scipy. Raises TypeError and
+    ValueError."""
     if isinstance(given, SparseVectors):
         vectors = given
     elif is_sparse(given):
@@ -198,8 +201,8 @@ def same_columns(a: SparseVectors, b: SparseVectors, names: tuple[str, str]) -> 
 
 
 def similarity(a: SparseVectors, b: SparseVectors, kind: str) -> Float32:
-    """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer; distances are negated. An argument
-    that is a single vector has no axis in the result."""
+    """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer; distances are negated. If an argument
+    is a single vector, the result does not have that axis."""
     result = np.empty((len(a), len(b)), np.float32)
     for first, index in blocks(b, kind):
         for i in range(0, len(a), QUERIES):
@@ -228,17 +231,17 @@ def blocks(corpus: SparseVectors, kind: str) -> Iterator[tuple[int, Index]]:
 
 
 class Index:
-    """An inverted index of some rows: for each column, the rows that have a value there.
+    """An inverted index of some rows. It has, for each column, the rows that have a value in this column.
 
-    Each measure is a sum over columns that depends on both vectors only in columns where both have a value. With f(x, y) as the summand of
-    a column, the sum is that of f(x, 0) over the query, plus that of f(0, y) over the row, plus that of f(x, y) - f(x, 0) - f(0, y) over
-    the columns they have in common. So the index finds all summands that need both. Sums are float64."""
+    Each measure is a sum of f(x, y) over all columns, where x is the query's value and y the row's value, and f(0, 0) = 0. The sum consists
+    of three parts: f(x, 0) over the columns of the query, f(0, y) over the columns of the row, and f(x, y) - f(x, 0) - f(0, y) over the
+    columns that both have. Only the third part depends on both vectors, and the index finds its columns. Sums are float64."""
 
     def __init__(self, indices: Int32, values: Float32, offsets: Int64, kind: str) -> None:
         self._kind, self._count = kind, len(offsets) - 1
         rows = np.repeat(np.arange(self._count, dtype=np.int32), np.diff(offsets))
         wide = values.astype(np.float64)
-        self._own = np.bincount(rows, self._alone(wide), minlength=self._count)  # the sum of f(0, y) of each row
+        self._own = np.bincount(rows, self._alone(wide), minlength=self._count)  # sum of f(0, y) for each row
         order = np.argsort(indices, kind="stable")
         self._columns, self._rows, self._values = indices[order], rows[order], wide[order]
 
@@ -246,8 +249,8 @@ class Index:
         return self._count
 
     def scores(self, queries: SparseVectors, first: int, last: int) -> Float32:
-        """Returns the similarity of queries [first, last) to all rows of the index, float32 (queries, rows). `last` may be beyond the
-        end."""
+        """Returns the similarity of queries [first, last) to all rows of the index, float32 (queries, rows). `last` may exceed the number
+        of queries."""
         ends = queries.offsets[first : last + 1].tolist()
         rows = [self._of_query(queries.indices[a:b], queries.values[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
         return np.array(rows, np.float32).reshape(len(rows), self._count)
@@ -258,22 +261,21 @@ class Index:
         lengths = ends - starts
         ends_so_far = np.cumsum(lengths)
         total = int(ends_so_far[-1]) if len(lengths) else 0
-        # The positions in the index of all rows that have a column of the query: starts[0], starts[0] + 1, ..., starts[1], ...
+        # For each column of the query, the positions of its rows in the index: starts[0], starts[0] + 1, ..., starts[1], ...
         at = np.arange(total) + np.repeat(starts - (ends_so_far - lengths), lengths)
         x, y = np.repeat(wide, lengths), self._values[at]
         common = np.bincount(self._rows[at], self._together(x, y), minlength=self._count)
         query = float(self._alone(wide).sum())
         if self._kind == "dot":
             return common.astype(np.float32)
-        if self._kind == "cosine":  # here _alone() is y^2, and a vector without values has a similarity of 0
+        if self._kind == "cosine":  # query and _own are sums of y^2; the similarity to a vector without values is 0
             lengths_both = np.sqrt(query * self._own)
             return np.asarray(common / np.where(lengths_both > 0, lengths_both, 1), np.float32)
         distance = np.maximum(query + self._own + common, 0)
         return np.asarray(-(np.sqrt(distance) if self._kind == "euclidean" else distance), np.float32)
 
     def _alone(self, y: Float64) -> Float64:
-        """Returns f(0, y), which is also f(y, 0): what a column adds that only one of the vectors has. For "cosine" it is y^2, whose sum is
-        the square of the vector's length."""
+        """Returns f(0, y), which equals f(y, 0). For "cosine" it is y^2, so that the sum is the square of the vector's length."""
         return np.abs(y) if self._kind == "manhattan" else y * y
 
     def _together(self, x: Float64, y: Float64) -> Float64:

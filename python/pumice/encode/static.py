@@ -26,15 +26,15 @@ from .engine import Float32, Int32, Int64, Piece
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
-TEXTS = 256  # number of texts that are summed together; with 256 columns their sums take 256 KiB, which fit the processor's cache
+TEXTS = 256  # number of texts that are summed together; with 256 columns, the sums take 256 KiB, which fit into the processor's cache
 STEPS = 2048  # the first 2048 tokens of a text are added one by one, and the rest in blocks of 2048 tokens
-N_CTX = 2**31 - 1  # no limit in practice: a text may have any length, because the model has no positions
+N_CTX = 2**31 - 1  # in practice no limit, because a model without positions accepts texts of any length
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1", "U8": "|u1", "I32": "<i4", "I64": "<i8"}
 
 
 def weights_file(folder: Path) -> Path:
-    """Returns the path of the model.safetensors in a folder. If there is none, raises ModelFormatError, which names a pickle of weights if
-    the folder has one."""
+    """Returns the path of the model.safetensors in a folder. If there is none, raises ModelFormatError. Its message names a pickle of
+    weights if the folder has one."""
     if folder.is_file():
         return folder
     file = folder / "model.safetensors"
@@ -46,15 +46,16 @@ def weights_file(folder: Path) -> Path:
 
 
 class ListedWeights:
-    """The JSON file of a SparseStaticEmbedding that has {token: weight} in place of tensors (idf.json). It has those attributes of
-    `_core.ModelFile` that a model without layers needs."""
+    """The JSON file of a SparseStaticEmbedding that contains {token: weight} instead of tensors (idf.json). This class has the attributes
+    of `_core.ModelFile` that a model without layers needs."""
 
     kind = "safetensors"
     architecture = "static"
     tensors: tuple[Any, ...] = ()
 
     def __init__(self, source: Path, folder: Path) -> None:
-        """source: the JSON file.  folder: the module's folder, which has the tokenizer. `path` is in this folder, wherever the file is."""
+        """source: the JSON file.  folder: the module's folder, which has the tokenizer. The attribute `path` is in this folder, wherever
+        `source` is."""
         self.source, self.path, self.size = source, str(folder / source.name), source.stat().st_size
 
     def get(self, key: str) -> None:
@@ -62,8 +63,8 @@ class ListedWeights:
 
 
 def open_static(folder: Path, sparse: bool) -> Any:
-    """Opens the file of a table: a `_core.ModelFile`, or ListedWeights if `sparse` and the module's config.json names a JSON file. Such a
-    file is in the module's folder or beside that folder."""
+    """Opens the file of a table: a `_core.ModelFile`, or ListedWeights if `sparse` is true and the module's config.json names a JSON file.
+    The JSON file is in the module's folder, or in the folder that contains it."""
     if sparse and folder.is_dir():
         named = json_field(read_object(folder / "config.json"), "path", str, folder / "config.json")
         if named is not None and named.endswith(".json"):
@@ -80,8 +81,8 @@ def open_static(folder: Path, sparse: bool) -> Any:
 
 
 class Table:
-    """The table of vectors, with one row per token id. It is `embedding.weight`, or model2vec's `embeddings[mapping] * weights`, where
-    mapping and weights may be absent."""
+    """The table of vectors, with one row per token id. It is `embedding.weight`, or model2vec's `embeddings[mapping] * weights`. The
+    tensors `mapping` and `weights` may be absent."""
 
     def __init__(self, file: _core.ModelFile) -> None:
         self._file = file
@@ -151,8 +152,9 @@ def token_weights(file: _core.ModelFile) -> Float32:
 
 
 def listed_weights(path: Path, tokenizer: Tokenizer) -> Float32:
-    """Returns the weight of each token id from a JSON file of {token: weight} (idf.json). Tokens that it does not name weigh 0, and tokens
-    that the tokenizer does not have count as its unknown token, as in sentence-transformers. Raises ModelFormatError."""
+    """Returns the weight of each token id from a JSON file of {token: weight} (idf.json). Tokens that the file does not name have the
+    weight 0. If the tokenizer lacks a token of the file, its weight goes to the unknown token, as in sentence-transformers. Raises
+    ModelFormatError."""
     weights = np.zeros(tokenizer.vocab_size, np.float32)
     for token, weight in read_object(path).items():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)):
@@ -182,7 +184,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._texts = self._tokens = self._runs = 0
-        self._busy = 0.0  # seconds, without the time since _since
+        self._busy = 0.0  # seconds in which calls were running, without the time since `_since`
         self.forget()
         Counts._all.add(self)
 
@@ -199,7 +201,7 @@ class Counts:
 
     @contextlib.contextmanager
     def run(self, texts: int, tokens: int) -> Iterator[None]:
-        """Counts a run of this size if it does not raise, and its duration in any case."""
+        """Counts a run of this size, unless it raises. Its duration counts in any case."""
         done = False
         with self._lock:
             if self._active == 0:
@@ -228,8 +230,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class StaticEngine:
-    """The Engine of a table of vectors. It adds a text's table rows in the order of the tokens, in float32, so the bits of the result do
-    not depend on the batch."""
+    """The Engine of a table of vectors. It adds up a text's table rows in the order of the tokens, in float32, so that the bits of the
+    result do not depend on the batch."""
 
     def __init__(self, file: _core.ModelFile) -> None:
         self._start(file, Table(file).rows)
@@ -348,11 +350,11 @@ class StaticEngine:
         return table
 
     def placement(self) -> dict[str, Any]:
-        """Like _core.Model.placement(). The result has one row, for the table, which is on the CPU."""
+        """Like _core.Model.placement(). The result has only one row, for the table, which is on the CPU."""
         return placement(self._rows().nbytes, self._device)
 
     def memory(self) -> dict[str, int]:
-        """Like _core.Model.memory(). "weights" are the bytes of the table, and "scratch" those of the sums in one run."""
+        """Like _core.Model.memory(). "weights" is the number of bytes of the table, and "scratch" that of the sums in one run."""
         table = self._rows()
         return {"weights": table.nbytes, "kv_budget": 0, "kv_reserved": 0, "kv_used": 0, "scratch": 8 * STEPS * table.shape[1]}
 
@@ -362,7 +364,7 @@ class StaticEngine:
         return dict.fromkeys((*pages, "expert_hits", "expert_reads"), 0)
 
     def encode_stats(self) -> dict[str, Any]:
-        """Like _core.Model.encode_stats(). No call waits, because calls run side by side. A run computes up to 256 texts."""
+        """Like _core.Model.encode_stats(). "waiting" is 0, because calls run side by side. A run computes up to 256 texts."""
         self._rows()
         return self._counts.stats()
 
@@ -372,11 +374,11 @@ class StaticEngine:
 
 
 class SparseStaticEngine(StaticEngine):
-    """The Engine of a table of weights, one for each token. The sparse vector of a text has the weight of each token that is in the text,
-    however often."""
+    """The Engine of a table of weights, one for each token. The sparse vector of a text has the weight of each token that occurs in the
+    text, no matter how often."""
 
     def __init__(self, file: Any, weights: Float32) -> None:
-        """file: the file that was read, a `_core.ModelFile` or ListedWeights."""
+        """file: the file from which the weights come, a `_core.ModelFile` or ListedWeights."""
         self._start(file, weights[:, None])
         self.info |= {"tasks": ["encode", "sparse"], "hidden_size": len(weights), "vector_size": len(weights), "pooling": "sparse"}
 
@@ -391,7 +393,7 @@ class SparseStaticEngine(StaticEngine):
         progress: Callable[[int], None] | None = None,
         cancel: _core.Cancel | None = None,
     ) -> tuple[Int32, Float32, Int64]:
-        """Like _core.Model.encode_sparse(). `logs` and `token_budget` make no difference."""
+        """Like _core.Model.encode_sparse(). `logs` and `token_budget` have no effect."""
         weights = self._rows(ids)[:, 0]
         columns: list[Int32] = []
         for first in range(0, len(offsets) - 1, TEXTS):
@@ -408,7 +410,8 @@ class SparseStaticEngine(StaticEngine):
 
     @staticmethod
     def _columns(weights: Float32, ids: Int32, most: int) -> Int32:
-        """Returns those of the ids, which ascend, whose weights the vector keeps: all but zeros, and at most `most`, the largest."""
+        """Returns those of the ascending `ids` that the vector keeps: not those whose weight is 0, and at most the `most` ids with the
+        largest weights."""
         ids = ids[weights[ids] != 0]
         if most and len(ids) > most:
             ids = np.sort(ids[np.argsort(-np.abs(weights[ids]), kind="stable")[:most]])
@@ -426,26 +429,26 @@ class SparseStaticEngine(StaticEngine):
         prompt: int = 0,
         cancel: _core.Cancel | None = None,
     ) -> None:
-        """Raises UnsupportedTaskError, because a table of weights gives sparse vectors alone."""
+        """Raises UnsupportedTaskError, because a table of weights has only sparse vectors."""
         raise UnsupportedTaskError('a table of weights (SparseStaticEmbedding) gives sparse vectors: output="sparse"')
 
     def encode_tokens(
         self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
     ) -> Float32:
-        """Raises UnsupportedTaskError, because a table of weights gives sparse vectors alone."""
+        """Raises UnsupportedTaskError, because a table of weights has only sparse vectors."""
         raise UnsupportedTaskError('a table of weights (SparseStaticEmbedding) gives sparse vectors: output="sparse"')
 
 
 def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32:
     """Returns the mean of each text's table rows. The texts must be sorted from the longest to the shortest. Step k adds the table row of
-    token k to the sum of every text that has a token k. The rest of very long texts is added in blocks, which begin at the same token
+    token k to the sum of every text that has a token k. The tokens from STEPS on are added in blocks. The blocks begin at the same token
     positions in every batch, so that the bits of a sum do not depend on the batch."""
     sums = np.zeros((len(lengths), table.shape[1]), np.float32)
     steps = min(int(lengths[0]), STEPS)
-    counts = np.searchsorted(-lengths, -np.arange(steps))  # counts[k]: the number of texts that have a token k
-    rows = np.empty_like(sums)  # the table rows of one step; allocating them anew in each step would double the time
+    counts = np.searchsorted(-lengths, -np.arange(steps))  # counts[k]: number of texts that have a token k
+    rows = np.empty_like(sums)  # the table rows of one step; a new array in each step would double the time
     for step, count in enumerate(counts.tolist()):
-        # mode="clip" changes no id, because all ids are in the table. mode="raise" would copy the rows once more.
+        # mode="clip" changes no id, because all ids are in the table. mode="raise" would copy the rows a second time.
         np.take(table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip")
         sums[:count] += rows[:count]
     for i in range(int(np.searchsorted(-lengths, -STEPS))):
@@ -482,7 +485,8 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
 def plan(file: _core.ModelFile | ListedWeights) -> dict[str, Any]:
     """Like _core.plan(), for a table of vectors or weights. Reads only the shapes of the tensors, not the weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
-    if (weights := shapes.get("weight")) or isinstance(file, ListedWeights):  # of a JSON file the size is not known before it is read
+    # without the file's contents, the size of a JSON table is unknown
+    if (weights := shapes.get("weight")) or isinstance(file, ListedWeights):
         return placement(4 * int(np.prod(weights or (0,))), next(device for device in _core.devices() if device["id"] == "cpu"))
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)
     tokens = next((shapes[name][0] for name in ("mapping", "embedding.weight", "embeddings") if shapes.get(name)), 0)

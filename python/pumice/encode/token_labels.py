@@ -1,6 +1,6 @@
-"""Turns the probabilities that a classifier of tokens gives each label into labelled spans of the text. The ways of joining tokens to spans
-have the names and the rules of aggregation_strategy in transformers' pipeline("token-classification"). "viterbi" is an exception: it is the
-decoder of openai/privacy-filter (opf/_core/decoding.py in its repository)."""
+"""Converts the label probabilities of a token classifier to labelled spans of the text. The ways to join tokens to spans have the names and
+the rules of aggregation_strategy in transformers' pipeline("token-classification"). "viterbi" is an exception: it is the decoder of
+openai/privacy-filter (opf/_core/decoding.py in its repository)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Bool = npt.NDArray[np.bool_]
 Aggregation = Literal["none", "simple", "first", "average", "max", "viterbi"]
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max", "viterbi")
-MOST_ON_A_PATH = 2048  # maximum number of labels for "viterbi", which takes the square of it in memory
-OUTSIDE = "O"  # the label of tokens that belong to no span
-# The numbers that "viterbi" adds to the score of a path for each step between two tags: key in viterbi_calibration.json -> the tags before
-# and after the step.
+MOST_ON_A_PATH = 2048  # maximum number of labels for "viterbi", whose memory is proportional to the square of this number
+OUTSIDE = "O"  # the label of tokens outside of all spans
+# The numbers that "viterbi" adds to the score of a path for each step between two tags: key in viterbi_calibration.json -> (tags before the
+# step, tags after it). Two letters mean any of two tags.
 STEPS = {
     "transition_bias_background_stay": ("O", "O"),
     "transition_bias_background_to_start": ("O", "BS"),
@@ -37,11 +37,11 @@ STEPS = {
 
 @dataclass(frozen=True)
 class LabeledSpan:
-    """A part of a text to which a classifier of tokens gives a label.
+    """A part of a text to which a token classifier gives a label.
 
-    label: the label's name, one of info["labels"], or, where tokens were joined, the part of it behind the first "-".
-    score: its probability, 0 to 1. docs/python/labels.md says how those of several tokens are joined.
-    start, end: the place in the caller's text, in characters.
+    label: the label's name, one of info["labels"]. If tokens were joined, it is the part of the name after the first "-".
+    score: its probability, 0 to 1. docs/python/labels.md explains how the probabilities of several tokens are joined.
+    start, end: the position in the caller's text, in characters.
     text: text[start:end] of the caller's text."""
 
     label: str
@@ -66,42 +66,43 @@ class TokenLabels:
 
 @dataclass(frozen=True, eq=False)
 class _Units:
-    """Tokens, words or groups of them, in the order of the text."""
+    """Tokens, words or groups of words, in the order of the text."""
 
     labels: Indices  # indices into SpanReader.labels or SpanReader._names
     scores: Float32
-    places: Int32  # (units, 2): start and end
+    places: Int32  # (units, 2): start and end of each unit in the text, in characters
 
 
 class SpanReader:
     """Joins the tokens of texts to spans, for one model."""
 
     def __init__(self, labels: Sequence[str], tokenizer: Tokenizer, biases: Mapping[str, float]) -> None:
-        """biases: of STEPS; a missing one is 0."""
+        """biases: key of STEPS -> number to add. Missing keys count as 0."""
         self.labels = tuple(labels)
         self._tokenizer = tokenizer
         model = tokenizer.backend.model
-        self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))  # "##" of WordPiece
+        # whether the vocabulary marks tokens that continue a word, as WordPiece does with "##"
+        self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))
         self._unknown = tokenizer.special.get("unk")
         self._steps = _steps(self.labels, biases)
-        # The labels without B- and I-, by which neighbours are joined, and whether a label begins a span.
+        # The labels without B- and I- (neighbours with equal ones are joined), and whether a label begins a span.
         stems = [label[2:] if label.startswith(("B-", "I-")) else label for label in self.labels]
         first = {stem: i for i, stem in reversed(list(enumerate(stems)))}
         self._stems = np.array([first[stem] for stem in stems])
         self._begins = np.array([label.startswith("B-") for label in self.labels])
-        self._names = tuple(label.split("-", 1)[-1] for label in self.labels)  # of spans
+        self._names = tuple(label.split("-", 1)[-1] for label in self.labels)  # the names of spans, by label
 
     @property
     def default(self) -> Aggregation:
-        """The aggregation for aggregation=None: "viterbi" if the labels say where spans end, and otherwise "simple"."""
+        """The aggregation for aggregation=None: "viterbi" if the labels mark where spans end, and otherwise "simple"."""
         return "simple" if self._steps is None else "viterbi"
 
     def names(self, aggregation: Aggregation) -> tuple[str, ...]:
-        """Returns the labels that spans may have."""
+        """Returns the labels that spans can have."""
         return self.labels if aggregation == "none" else tuple(dict.fromkeys(self._names))
 
     def check(self, aggregation: str) -> None:
-        """Raises ValueError if the model's labels do not fit the aggregation."""
+        """Raises ValueError if the model's labels are not suitable for the aggregation."""
         if aggregation == "viterbi" and self._steps is None:
             shown = ", ".join(self.labels[:5]) + (", ..." if len(self.labels) > 5 else "")
             raise ValueError(
@@ -110,7 +111,7 @@ class SpanReader:
             )
 
     def read(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> Iterator[LabeledSpan]:
-        """Yields the spans of a text in their order, those with the label O too, except with "viterbi"."""
+        """Yields the spans of a text in their order. Except with "viterbi", spans with the label O are included."""
         if len(tokens.ids) == 0:
             return
         if aggregation == "viterbi":
@@ -133,7 +134,7 @@ class SpanReader:
             rows = tokens.probabilities[first]
         elif aggregation == "average":
             rows = _means(tokens.probabilities, first)
-        else:  # the row of the word's token with the largest probability; of equal ones the first
+        else:  # the row of the word's token that has the largest probability; the first of equal ones
             best, word = tokens.probabilities.max(1), np.cumsum(begins) - 1
             largest = np.flatnonzero(best == np.maximum.reduceat(best, first)[word])
             rows = tokens.probabilities[largest[np.unique(word[largest], return_index=True)[1]]]
@@ -149,10 +150,10 @@ class SpanReader:
         return _Units(units.labels[first], _means(units.scores, first), _joined(units.places, first))
 
     def _continues(self, text: str, tokens: TokenLabels) -> Bool:
-        """Returns for each token whether it continues the word of the token before it.
+        """Returns for each token whether it continues the word of the previous token.
 
-        The rules are those of transformers' pipeline. A vocabulary that marks such tokens spells them longer than the text does. With
-        others, a word begins behind a space or with one. An unknown token is a word of its own."""
+        The rules are those of transformers' pipeline. If the vocabulary marks tokens that continue a word, the spelling of such a token is
+        longer than its part of the text. If not, a word begins after a space or with a space. An unknown token is a word of its own."""
         starts, ends = tokens.offsets.T
         if self._marks_subwords:
             lengths = np.array([len(self._tokenizer.token(i)) for i in tokens.ids.tolist()])
@@ -165,8 +166,8 @@ class SpanReader:
         return np.asarray(continues, np.bool_)
 
     def _path(self, text: str, tokens: TokenLabels) -> _Units:
-        """Returns the spans of the most probable sequence of labels in which each span is B I ... I E, or S alone. The score of a span
-        is the mean of the probabilities of its labels. Space at both ends of a span is left out."""
+        """Returns the spans of the most probable sequence of labels in which each span is B I ... I E, or a single S. The score of a span
+        is the mean of the probabilities of its labels. Whitespace at both ends of a span is left out."""
         assert self._steps is not None
         path = _viterbi(tokens.probabilities, self._steps)
         scores = tokens.probabilities[np.arange(len(path)), path]
@@ -181,7 +182,8 @@ class SpanReader:
             start, end = int(tokens.offsets[first, 0]), int(tokens.offsets[i, 1])
             part = text[start:end]
             start, end = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
-            # Tokens of single bytes may share a character, with which the span before this one then ends.
+            # Tokens of single bytes may be parts of one character. If the previous span already ends with this character, this span is
+            # dropped.
             if start < end and (not found or start >= found[-1][-1]):
                 found.append((label, scores[first : i + 1].mean(), start, end))
         labels, means, *places = zip(*found, strict=True) if found else ((), (), (), ())
@@ -201,14 +203,14 @@ def _means(values: Float32, first: Indices) -> Float32:
 
 
 def _joined(places: Int32, first: Indices) -> Int32:
-    """Returns the places of runs of units."""
+    """Returns the positions (start, end) of runs of units. `first` has the index at which each run begins."""
     last = np.append(first[1:], len(places)) - 1
     return np.stack([places[first, 0], places[last, 1]], axis=1)
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of a path of labels: what each adds to the score of the path, or -inf if no path takes it."""
+    """The scores of the steps of a path of labels: what each step adds to the score of the path, or -inf if the step is not allowed."""
 
     start: Float32  # (labels,)
     end: Float32  # (labels,)
@@ -216,13 +218,14 @@ class _Steps:
 
 
 def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
-    """Returns None if the labels are not O and labels with the tags B, I, E and S, or more than MOST_ON_A_PATH."""
+    """Returns the scores of steps. Returns None if the labels are not O and labels with the tags B, I, E and S, or are more than
+    MOST_ON_A_PATH."""
     tags = [label if label == OUTSIDE else label[:1] if label[1:2] == "-" else "" for label in labels]
     if len(tags) > MOST_ON_A_PATH or not set(tags) <= {"O", "B", "I", "E", "S"} or OUTSIDE not in tags or not {"E", "S"} & set(tags):
         return None
     between = np.full((len(labels), len(labels)), -np.inf, np.float32)
     kinds, names = np.array(tags), np.array([label[2:] for label in labels])
-    fits = ~np.isin(kinds, ["I", "E"])[:, None] | (names[:, None] == names)  # a span has one name
+    fits = ~np.isin(kinds, ["I", "E"])[:, None] | (names[:, None] == names)  # inside a span, the name does not change
     for key, (before, after) in STEPS.items():
         between[np.isin(kinds, [*after])[:, None] & np.isin(kinds, [*before]) & fits] = biases.get(key, 0.0)
 
@@ -234,7 +237,7 @@ def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
 
 def _viterbi(probabilities: Float32, steps: _Steps) -> list[int]:
     """Returns the sequence of labels with the largest sum of log-probabilities and steps (Viterbi 1967)."""
-    # A probability that float32 rounds to 0 counts as the smallest one, so that the sums of paths stay finite and different.
+    # A probability that float32 rounds to 0 counts as the smallest float32 number, so that the sums of paths stay finite and different.
     rows = np.log(np.maximum(probabilities, np.float32(1e-45)))
     labels = np.arange(rows.shape[1])
     scores = rows[0] + steps.start

@@ -19,14 +19,14 @@ from .similarity import similarity as similar
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-BLOCK_BYTES = 32 << 20  # maximum number of bytes of one block of the corpus as float32; the block's scores may take as many again
+BLOCK_BYTES = 32 << 20  # maximum number of bytes of one block of the corpus as float32; the block's scores may take the same amount
 QUERIES = 1024  # number of queries that are compared with a block at a time
 
 
 class SearchResult(NamedTuple):
     """The nearest rows of a corpus for each query, the nearest first. A pair: `indices, scores = model.search(...)`.
 
-    indices: int64 (queries, k), or (k,) for a single query: the numbers of the rows in the corpus.
+    indices: int64 (queries, k), or (k,) for a single query: the indices of the rows in the corpus.
     scores: float32 of the same shape. Larger is nearer; distances are negated. A score beyond the range of float32 (3e38) is infinite, and
         infinite scores are equal."""
 
@@ -119,7 +119,7 @@ def _search_sparse(queries: Any, corpus: Any, top_k: int, similarity: str, show_
 
 
 class _Best:
-    """The k best scores of each query so far and the indices of their rows, best first."""
+    """The k best scores of each query so far, and the indices of their rows, the best first."""
 
     def __init__(self, queries: int, k: int) -> None:
         self.indices, self.scores = np.empty((queries, 0), np.int64), np.empty((queries, 0), np.float32)
@@ -134,7 +134,7 @@ class _Best:
         limit = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
         chosen = np.empty((len(scores), k), np.int64)
         for i, row in enumerate(scores):
-            # There may be more than k candidates if scores are equal. The stable sort then keeps the first of the equal ones.
+            # There may be more than k candidates if scores are equal. The stable sort then keeps those that come first in the corpus.
             candidates = np.flatnonzero(row >= limit[i])
             chosen[i] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
         self.scores, self.indices = np.take_along_axis(scores, chosen, 1), np.take_along_axis(indices, chosen, 1)
@@ -154,7 +154,7 @@ def _blocks(rows: npt.NDArray[Any], width: int, queries: int) -> Iterator[tuple[
 
 
 def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) -> npt.NDArray[Any]:
-    """Returns the numbers that packed bytes of encode(precision=...) stand for."""
+    """Converts the packed bytes of encode(precision=...) back to numbers."""
     if precision == "float32":
         return block
     if block.dtype.itemsize != 1 or block.dtype.kind not in "iu":
@@ -162,10 +162,10 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
     if precision in ("binary", "ubinary"):
         bits = block.view(np.uint8) ^ np.uint8(0x80 if precision == "binary" else 0)
         return 2 * np.unpackbits(bits, axis=-1).astype(np.float32) - 1
-    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # the 0.5 leads to the middle of a step
+    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # the added 0.5 is the middle of a step
     if ranges is None:
         return codes - 128
-    low, high = ranges.astype(np.float64)  # float64, because the difference of two float32 numbers may be beyond the range of float32
+    low, high = ranges.astype(np.float64)  # float64, because the difference of two float32 numbers may exceed the range of float32
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(low + codes * ((high - low) / 255), np.float32)
 
@@ -200,7 +200,7 @@ def similarity(a: Any, b: Any, kind: str) -> Float32:
     if kind == "maxsim":
         return found
     queries, single = _token_vectors(a, "a")
-    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # number of tokens of each query
+    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # number of tokens of each query, at least 1
     return found / (lengths[0] if single else lengths.reshape(-1, *[1] * (found.ndim - 1)))
 
 

@@ -1,4 +1,4 @@
-"""Tokenizes texts in windows of a few thousand texts. While the engine computes one window, the next one is tokenized."""
+"""Tokenizes texts in windows of a few thousand texts. While the engine computes one window, the next window is tokenized."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 Pair = tuple[str, str]
-Render = Callable[[str, str], Int32]  # (query, document) -> ids
+Render = Callable[[str, str], Int32]  # (query, document) -> ids of the rendered pair
 
-# Windows limit the memory for strings and ids. They are large enough to sort texts by length and to keep every thread busy.
+# Maximum size of a window, which limits the memory for strings and ids. Windows of this size are large enough to sort texts by length and
+# to keep every thread busy.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
-TOKENS_PER_CALL = 1 << 16  # maximum number of tokens in one call of the engine; their hidden states take 96 MiB at 384 columns
+TOKENS_PER_CALL = 1 << 16  # maximum number of tokens in one call of the engine; with 384 columns, their hidden rows take 96 MiB
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Tokens:
     types: Int32 | None
     unseen: Int32 | None = None  # for each text, the number of tokens at its end to which no token attends
     kept: npt.NDArray[np.bool_] | None = None  # for each token, whether it has a vector in the result
-    places: Int32 | None = None  # as in TokenBatch
+    places: Int32 | None = None  # start and end of each token in its text, as in TokenBatch
     cut: Int32 | None = None  # for each text, the number of tokens that were cut off; None if no text was cut
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def batches(self, most: int = TOKENS_PER_CALL) -> Iterator[Tokens]:
-        """Splits the window: yields groups of successive texts with at most `most` tokens per group. A longer text is a group of its
+        """Yields groups of successive texts of this window, with at most `most` tokens per group. A text with more tokens is a group of its
         own."""
         offsets, first = self.offsets, 0
         while first < len(self):
@@ -72,8 +73,8 @@ class Tokens:
 
 
 class Cuts:
-    """Counts the texts of a call that are too long. They are cut, or raise an error with truncate="error". With `details`, also keeps the
-    number of tokens of each text."""
+    """Counts the texts of a call that are too long. They are cut, or with truncate="error" raise an error. If `details` is true, also
+    stores the number of tokens of each text."""
 
     def __init__(self, limit: int, truncate: bool | str, what: str = "text", details: bool = False) -> None:
         if isinstance(truncate, np.bool_):
@@ -82,12 +83,13 @@ class Cuts:
             raise ValueError(f'truncate={shown(truncate)} is neither True (cut and warn) nor "error"')
         self.limit, self.fail, self.what = limit, truncate == "error", what
         self.cut = self.longest = self.seen = 0
-        self._details: list[tuple[Int32, Int32]] | None = [] if details else None  # tokens and cut tokens of each text, window by window
+        # for each window, the number of tokens and of cut tokens of each text; None without details
+        self._details: list[tuple[Int32, Int32]] | None = [] if details else None
 
     def see(self, lengths: npt.NDArray[Any], first: int) -> bool:
-        """Counts these texts, and how many of them are too long. Returns whether any of them is. lengths: the number of tokens of each text
-        before it is cut.  first: the index of the first of these texts in the call. With truncate="error", raises ContextLengthError if a
-        text is too long."""
+        """Counts these texts, and those of them that are too long. Returns whether any text is too long. lengths: the number of tokens of
+        each text before the text is cut.  first: the index of the first of these texts in the call. With truncate="error", raises
+        ContextLengthError if a text is too long."""
         self.seen += len(lengths)
         if not len(lengths) or lengths.max() <= self.limit:
             return False
@@ -103,20 +105,20 @@ class Cuts:
         return True
 
     def keep(self, tokens: Tokens) -> Tokens:
-        """Keeps the numbers of tokens of a window, if the call asks for details. Returns the window."""
+        """Stores the numbers of tokens of a window if the call has details=True. Returns the window."""
         if self._details is not None:
             counts = np.diff(tokens.offsets).astype(np.int32)
             self._details.append((counts, np.zeros_like(counts) if tokens.cut is None else tokens.cut))
         return tokens
 
     def details(self) -> tuple[Int32, Int32]:
-        """Returns for each text its number of tokens, and how many tokens were cut off. Requires `details`."""
+        """Returns for each text its number of tokens, and the number of tokens that were cut off. `details` must be true."""
         none = np.empty(0, np.int32)
         tokens, cut = zip((none, none), *(self._details or ()), strict=True)
         return np.concatenate(tokens), np.concatenate(cut)
 
     def warn(self) -> None:
-        """Issues one TruncationWarning if texts were cut, unless the call asks for details, which say it for each text."""
+        """Issues one TruncationWarning if texts were cut. With details=True it does not, because the details tell it for each text."""
         if self.cut and self._details is None:
             warn(
                 TruncationWarning,
@@ -126,7 +128,7 @@ class Cuts:
 
 
 def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[list[Any]]:
-    """Yields the items in windows. A window ends after 4096 items, or with the item that brings it to 4 Mi characters."""
+    """Yields the items in windows. A window ends after 4096 items, or after the item with which it reaches 4 Mi characters."""
     window: list[Any] = []
     size = 0
     for item in items:
@@ -140,9 +142,9 @@ def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[
 
 
 def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
-    """Returns an iterable of the items in `inputs`, and the number of items (None if unknown). Raises TypeError or ValueError; the message
-    calls the inputs `what`."""
-    if hasattr(inputs, "columns"):  # a table of pandas, polars or Arrow. Iterating over it would yield the names of its columns.
+    """Returns an iterable of the items in `inputs`, and the number of items (None if unknown). Raises TypeError or ValueError. The message
+    names the inputs `what`."""
+    if hasattr(inputs, "columns"):  # a table of pandas, polars or Arrow, for which iteration would yield the names of the columns
         names = [str(name) for name in itertools.islice(getattr(inputs, "column_names", inputs.columns), 20)]
         raise TypeError(f"{what} is a {type(inputs).__name__} with the columns {', '.join(names)}: pass the column that has the texts")
     if isinstance(inputs, (bytes, bytearray, memoryview, Mapping)) or not isinstance(inputs, Iterable):
@@ -156,7 +158,7 @@ def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
 
 def _arrow_items(array: Any, what: str) -> Iterator[Any]:
     """Yields the values of an Arrow array (pyarrow or nanoarrow) as Python objects. If the array can be sliced, it is converted window by
-    window, and otherwise as a whole."""
+    window. Otherwise it is converted as a whole."""
     if not hasattr(array, "slice"):
         yield from arrow_values(array, what)
         return
@@ -165,8 +167,8 @@ def _arrow_items(array: Any, what: str) -> Iterator[Any]:
 
 
 def arrow_values(array: Any, what: str, first: int = 0) -> list[Any]:
-    """Returns the values of an Arrow array as Python objects. Arrow does not check that its strings are UTF-8. Raises ValueError with
-    the row of one that is not. what: names the array in the message. first: the row of the array's first value."""
+    """Returns the values of an Arrow array as Python objects. If a string is not UTF-8, which Arrow does not check, raises ValueError with
+    its row. what: the name of the array in the message. first: the row of the array's first value."""
     try:
         values: list[Any] = array.to_pylist()
         return values
@@ -181,11 +183,11 @@ def arrow_values(array: Any, what: str, first: int = 0) -> list[Any]:
 
 
 def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | None = None) -> Iterator[Any]:
-    """Runs jobs and yields their results in order. A job is (weight, work): a number of characters and a function. Each job runs in the
-    background while the caller uses the previous result.
+    """Runs jobs and yields their results in order. A job is (number of characters, function). Each job runs in the background while the
+    caller uses the previous result.
 
-    The iterable `jobs` is consumed in the caller's thread, and jobs of at most DIRECT_CHARACTERS run there too. Once `cancel` is requested,
-    KeyboardInterrupt is raised, and the result of a job that still runs is dropped."""
+    The iterable `jobs` is consumed in the caller's thread. Jobs of at most DIRECT_CHARACTERS run there, too. When `cancel` is requested,
+    raises KeyboardInterrupt and drops the result of a job that is still running."""
 
     def start(job: tuple[int, Callable[[], Any]]) -> Callable[[], Any]:
         weight, work = job
@@ -200,21 +202,21 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | 
     job = next(source, None)
     running = start(job) if job else None
     while running:
-        following = next(source, None)  # consumes the caller's texts while the job runs
+        following = next(source, None)  # consumes the caller's texts while the job is running
         result = running()
         running = start(following) if following else None
         yield result
 
 
 def _characters(item: Any) -> int:
-    """Returns the number of characters of a text, or of both texts of a pair, or 0 for other objects."""
+    """Returns the number of characters of a text, or of both texts of a pair together. Returns 0 for other objects."""
     if isinstance(item, str):
         return len(item)
     return sum(len(text) for text in item if isinstance(text, str)) if isinstance(item, (tuple, list)) else 0
 
 
 class WindowTokenizer:
-    """Tokenizes texts and pairs for a model by the rules in the model's files: prompts, maximum length, case, token types, roles."""
+    """Tokenizes texts and pairs by the settings in the model's files: prompts, maximum length, case, token types, roles."""
 
     def __init__(
         self,
@@ -226,8 +228,8 @@ class WindowTokenizer:
         render: Render | None = None,
     ) -> None:
         """context: the maximum number of tokens of a text in the engine.  typed: whether the model uses token type ids (DistilBERT and
-        ModernBERT do not, although their tokenizers produce them).  static: whether the model is a table of vectors. Its texts get no
-        special tokens, and may have no tokens at all.  render: returns the ids of a pair, for a causal reranker."""
+        ModernBERT do not, although their tokenizers produce them).  static: whether the model is a table of vectors. If so, its texts get
+        no special tokens, and may have no tokens at all.  render: a function that returns the ids of a pair, for a causal reranker."""
         self._tokenizer, self._config, self._typed, self._static, self._render = tokenizer, config, typed, static, render
         self.max_tokens = min(config.max_seq_length or context, context)
         self._late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None else None
@@ -236,7 +238,7 @@ class WindowTokenizer:
 
     # ------------------------------------------------------------ prompts and lengths
     def prompt_text(self, prompt: str | None, prompt_name: str | None) -> str:
-        """Returns the prompt that is put before each text of a call. Raises TypeError or ValueError; the message names prompt= or
+        """Returns the prompt that is prepended to each text of a call. Raises TypeError or ValueError; the message names prompt= or
         prompt_name=."""
         if prompt is not None and prompt_name is not None:
             raise ValueError("prompt and prompt_name were both given; one of them says what to put before each text")
@@ -255,7 +257,7 @@ class WindowTokenizer:
         return check_text(prompt, "prompt")
 
     def prompt_tokens(self, prompt: str) -> int:
-        """Returns the number of tokens at the beginning of each text that are left out of its vector. If the model's Pooling has
+        """Returns the number of tokens at the beginning of each text that are left out of the text's vector. If the model's Pooling has
         "include_prompt": false, these are the prompt's tokens and the special tokens before them. Otherwise the number is 0."""
         if not prompt or self._config.pool_prompt:
             return 0
@@ -263,15 +265,15 @@ class WindowTokenizer:
         return len(self._tokenizer.encode(text, add_special=True)) - len(self._tokenizer.around[1])
 
     def cuts(self, role: str | None, truncate: bool | str, details: bool = False) -> Cuts:
-        """Returns a new count of cut texts for a call in this role."""
+        """Returns a new Cuts object for a call in this role."""
         return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate, details=details)
 
     # ------------------------------------------------------------ texts
     def texts(
         self, texts: Iterable[Any], prompt: str, cuts: Cuts, role: str | None = None, cancel: _core.Cancel | None = None
     ) -> Iterator[Tokens]:
-        """Yields the tokens of an iterable of texts, window by window. role: "query", "document" or None. A model with one vector per token
-        may tokenize a query in another way than a document."""
+        """Yields the tokens of an iterable of texts, window by window. role: "query", "document" or None. If a model has one vector per
+        token, it may tokenize queries differently from documents."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
@@ -285,8 +287,8 @@ class WindowTokenizer:
         return ahead(jobs(), cancel)
 
     def placed(self, texts: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None) -> Iterator[tuple[list[str], Tokens]]:
-        """Yields texts and their tokens with their places, window by window. The texts get no prompt and keep their case, because places
-        are those of the caller's characters. A text may have no tokens."""
+        """Yields texts and their tokens with `places`, window by window. The texts get no prompt and keep their case, because the places
+        refer to the caller's characters. A text may have no tokens."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], tuple[list[str], Tokens]]]]:
             first = 0
@@ -303,7 +305,7 @@ class WindowTokenizer:
         return texts, Tokens(batch.ids, batch.offsets, batch.types if self._typed else None, places=batch.places)
 
     def window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
-        """Returns the tokens of one window. first: the index of its first text among all texts of the call."""
+        """Returns the tokens of one window. first: the index of the window's first text among all texts of the call."""
         return cuts.keep(self._window(window, first, prompt, cuts, role))
 
     def _window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None) -> Tokens:
@@ -334,7 +336,7 @@ class WindowTokenizer:
         self, pairs: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None, document_tokens: int | None = None
     ) -> Iterator[Tokens]:
         """Yields the tokens of an iterable of pairs, or of texts, window by window. document_tokens: the number of tokens to which the
-        second text of each pair is cut first."""
+        second text of each pair is cut before the pair is tokenized."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
@@ -365,15 +367,15 @@ class WindowTokenizer:
         return [(a.lower(), b.lower()) for a, b in pairs] if self._config.lower_case else pairs
 
     def _shortened(self, pairs: list[Pair], most: int) -> tuple[list[Pair], Int32]:
-        """Cuts off the end of each second text that has more than `most` tokens, special tokens not counted. Returns the pairs, and for
-        each pair the number of tokens that its second text has lost.
+        """Cuts off the end of each second text that has more than `most` tokens, without special tokens. Returns the pairs, and for each
+        pair the number of tokens that its second text has lost.
 
-        The text is cut, not its ids, because a template may be rendered around it. A character of which only some tokens would stay is cut
-        off as a whole. The tokens before the cut are those of the whole text."""
-        documents = list(dict.fromkeys(document for _, document in pairs))  # a document may be in several pairs
+        The text is cut and not its ids, because a template may be rendered around the text. If only some tokens of a character would
+        remain, the whole character is cut off. The tokens that remain are the first tokens of the whole text."""
+        documents = list(dict.fromkeys(document for _, document in pairs))  # each document once, because it may be in several pairs
         batch = self._tokenizer.encode_placed(documents)
         assert batch.places is not None
-        short: dict[str, tuple[str, int]] = {}  # the text that stays, and the number of tokens that are lost
+        short: dict[str, tuple[str, int]] = {}  # document -> (text that remains, number of tokens that are lost)
         for document, a, b in zip(documents, batch.offsets[:-1], batch.offsets[1:], strict=True):
             starts, ends = (places := batch.places[a:b])[places[:, 0] >= 0].T
             if len(ends) <= most:
@@ -390,8 +392,8 @@ class WindowTokenizer:
         return self._checked(self._tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
 
     def rendered(self, render: Render, pairs: Sequence[Pair], first: int, cuts: Cuts) -> Tokens:
-        """Returns the tokens of pairs, rendered by a causal reranker's template. If a pair is too long, its document loses its end, but the
-        template's text after the document stays."""
+        """Returns the tokens of pairs, rendered by a causal reranker's template. If a pair is too long, the end of its document is cut off,
+        and the template's text after the document remains."""
         rows = [render(query, document) for query, document in pairs]
         lengths = np.array([len(row) for row in rows])
         if long := cuts.see(lengths, first):
@@ -403,8 +405,8 @@ class WindowTokenizer:
         return Tokens(np.concatenate(rows).astype(np.int32), offsets, None, cut=cut)
 
     def _template_tail(self, render: Render) -> Int32:
-        """Returns the ids after the document in a rendered pair. They are the longest common end of the renderings of two different
-        documents."""
+        """Returns the ids that follow the document in a rendered pair. They are the longest common suffix of the ids of two pairs with
+        different documents."""
         if self._suffix is None:
             a, b = (render("a", text)[::-1] for text in ("x", "0"))
             same = min(len(a), len(b))

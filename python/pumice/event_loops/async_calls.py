@@ -1,9 +1,9 @@
 """Implements the asynchronous calls: agenerate(), achat(), astream(), and those of encoders.
 
-An event loop only picks up finished results. Templates, tokenizing and encoders run in threads of workers.py, of which each model has its
-own. Generated tokens come from one thread per model (pump.py), which decodes their text and wakes each event loop once per step. Calls of
-aencode() with few texts are computed by another thread per model (small_encodes.py), all waiting calls at once. If a task is cancelled,
-its request is closed or its encode() is stopped; other calls in the same batch go on.
+An event loop only receives finished results. Templates, tokenizing and encoders run in threads of workers.py; each model has its own
+threads. Generated tokens come from one thread per model (pump.py), which decodes their text and wakes each event loop once per step.
+Another thread per model (small_encodes.py) computes aencode() calls with few texts, all waiting calls at once. If a task is cancelled, its
+request is closed or its encode() is stopped. Other calls in the same batch continue.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
         streamed, dry = flag("stream", options.get("stream", False)), flag("dry_run", options.get("dry_run", False))
     if streamed and not dry:
         return AsyncStream(Pools.of(model), lambda: model.chat(messages, **options))
-    # With stream=True, chat() computes nothing yet and returns a Stream, which to_end() then runs to its end.
+    # With stream=True, chat() computes nothing yet and returns a Stream. to_end() then runs the Stream to its end.
     given = dict(options) if dry else {**options, "stream": True}
     return await _surviving(model, lambda: to_end(Pools.of(model), lambda: model.chat(messages, **given)))
 
 
 async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: str | None = None) -> Any:
-    """Implements aencode(), aencode_query() and aencode_document() of a Model. role: as in _encode()."""
+    """Implements aencode(), aencode_query() and aencode_document() of a Model. role: as in EncodeCalls._encode()."""
     if not options.takes_few(inputs):
         return await stoppable(model, lambda cancel: model._encode(inputs, options, role, cancel))
     call = Small(running_loop(), model, inputs, options, role)
@@ -88,15 +88,15 @@ async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: 
         call.cancel.request()
         raise
     finally:
-        call.cancel.begin()  # a call that failed before it began does not wait either
+        call.cancel.begin()  # a call that failed before the engine began it counts as begun, so that it does not wait for ever
 
 
 async def stoppable(model: EncodeCalls | InsideCalls, work: Callable[[_core.Cancel], T]) -> T:
-    """Has a thread of the model call work(cancel), which calls the engine, and returns the result. If the task is cancelled, the engine's
+    """Calls work(cancel), which calls the engine, in a thread of the model, and returns the result. If the task is cancelled, the engine's
     call stops."""
     cancel = _core.Cancel()
     watch(lambda: not cancel.begun)
     try:
         return await in_thread(Pools.of(model).encode, lambda: work(cancel), stop=cancel.request)
     finally:
-        cancel.begin()  # a call that failed before it began does not wait either
+        cancel.begin()  # a call that failed before the engine began it counts as begun, so that it does not wait for ever

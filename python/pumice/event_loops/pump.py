@@ -21,10 +21,10 @@ from ..generate.generation import READ_AHEAD, Chunk, Stream
 from .waits import watch
 from .workers import Pools, in_thread, running_loop
 
-# A Pump's thread ends after this time without calls. Until then it keeps the model in memory, unless the model is closed.
+# A Pump's thread ends after this many milliseconds without calls. Until then it keeps the model in memory, unless the model is closed.
 PUMP_MS = 1000.0
-EXIT_SECONDS = 1.0  # Python's end waits at most this long for the threads of all pumps
-STEPS = 8  # the tokens of this many steps are delivered together to a call that is not a stream
+EXIT_SECONDS = 1.0  # maximum time that Python's end waits for the threads of all pumps
+STEPS = 8  # for a call that is not a stream, the tokens of this many steps are delivered together
 
 
 class Call:
@@ -36,15 +36,15 @@ class Call:
         self.chunks: deque[Chunk] = deque()
         self.result: Any = None
         self.error: BaseException | None = None
-        self.over = False  # no more chunks will come, and `result` or `error` is set. The event loop reads this without the lock
-        self._ending = False  # _end() has begun
+        self.over = False  # True when no more chunks will come and `result` or `error` is set; the event loop reads `over` without the lock
+        self._ending = False  # whether _end() has begun
         self._held = False  # whether the engine pauses this request, because too many of its chunks wait to be taken
-        self._lock = threading.RLock()  # reentrant, because the garbage collector may run close() in the thread that holds the lock
+        self._lock = threading.RLock()  # reentrant, because the garbage collector may call close() in the thread that holds the lock
         self._process = os.getpid()
-        self._waiter: asyncio.Future[None] | None = None  # what the task awaits while it waits for a chunk, or None
+        self._waiter: asyncio.Future[None] | None = None  # the future that the task awaits while it waits for a chunk, or None
 
     def hear(self, news: Sequence[Mapping[str, Any]], ended: bool) -> bool:
-        """Takes new tokens from the engine. Called in the pump's thread. Returns whether the event loop must be woken."""
+        """Stores new tokens from the engine. Called in the pump's thread. Returns whether the event loop must be woken."""
         with self._lock:
             if self.over:
                 return False
@@ -59,7 +59,8 @@ class Call:
                     if self._unread() >= READ_AHEAD // 2 * len(sequences) and not done:
                         self._held = True
                         self.run.hold(True)
-                        self._resume()  # the task may have taken all chunks meanwhile, and then takes no other one
+                        # the task may have taken all chunks in the meantime; it then takes no other chunk that would end the pause
+                        self._resume()
             except BaseException as error:
                 self.error, done = error, True
             if done:
@@ -67,37 +68,37 @@ class Call:
             return self.over or bool(self.chunks)
 
     def _unread(self) -> int:
-        """Returns the number of tokens that wait to be taken. A chunk without tokens counts as one."""
+        """Returns the number of tokens that wait to be taken. A chunk without tokens counts as one token."""
         return sum(len(chunk.ids) or 1 for chunk in tuple(self.chunks))
 
     def _end(self) -> None:
         """Ends the request. Sets `over` last, because the event loop reads the result as soon as it sees `over`."""
-        if self._ending:  # the garbage collector runs close() inside of _end()
+        if self._ending:  # the garbage collector may call close() inside _end()
             return
         self._ending = True
         try:
             for sequence in self.run.sequences:
                 sequence.cancel()
             self.result = self._finish(self.run.results())
-        except KeyboardInterrupt:  # belongs to the main thread, which is in close()
+        except KeyboardInterrupt:  # belongs to the main thread, which is inside close()
             raise
         except BaseException as error:  # a panic of a package written in Rust is no Exception
             self.error = self.error or error
         finally:
             try:
-                self.run.stop()  # and not close(), which would end the sequences again and could raise again
+                self.run.stop()  # not close(), which would end the sequences a second time and could raise again
             finally:
                 self.over = True
 
     def fail(self, error: BaseException) -> None:
-        """Ends the request with an error, unless it has ended."""
+        """Ends the request with an error, unless it has already ended."""
         with self._lock:
             if not self.over:
                 self.error = self.error or error
                 self._end()
 
     def close(self) -> None:
-        """Ends the request. May be called in any thread. The request's memory is freed after the step that runs now."""
+        """Ends the request. May be called in any thread. The request's memory is freed after the current step."""
         while not self._lock.acquire(timeout=0.05):
             if os.getpid() != self._process:  # this is a child of a fork, and the pump's thread exists only in the parent
                 return
@@ -110,7 +111,7 @@ class Call:
 
     @property
     def waits(self) -> bool:
-        """Whether no step has begun with the prompt of the request, which has not ended."""
+        """Whether the request has not ended, and no step has begun to compute its prompt."""
         return not self.over and "queued_seconds" not in self.run.timings()
 
     def wake(self) -> None:
@@ -137,12 +138,12 @@ class Call:
             return None
         chunk = self.chunks.popleft()
         if self._held and self._unread() < READ_AHEAD // 4:
-            with self._lock:  # the pump's thread may have set _held, and be about to pause the request
+            with self._lock:  # the pump's thread may have set `_held`, and may be about to pause the request
                 self._resume()
         return chunk
 
     def _resume(self) -> None:
-        """Ends the pause of the request if few chunks wait to be taken. Called with the lock."""
+        """Ends the pause of the request if few tokens wait to be taken. The lock must be held."""
         if self._held and self._unread() < READ_AHEAD // 4:
             self._held = False
             self.run.hold(False)
@@ -191,7 +192,7 @@ class Pump:
     @classmethod
     def stop_all(cls) -> None:
         """Stops the threads of all pumps, and waits for at most EXIT_SECONDS until they have left Python code. Called when Python ends. If
-        the program goes on all the same, the next call of a pump starts its thread again."""
+        the program continues nevertheless, the next call of a pump starts its thread again."""
         threads = []
         for pump in list(cls._all.values()):
             with pump._lock:
@@ -204,7 +205,7 @@ class Pump:
             thread.join(max(0.0, end - time.monotonic()))
 
     def add(self, call: Call, steps: int) -> None:
-        """Starts a call whose tokens are delivered every `steps` steps. Raises OverloadedError."""
+        """Starts a call whose tokens are delivered after every `steps` steps. Raises OverloadedError."""
         tag = next(self._tags)
         try:
             with self._lock:
@@ -214,7 +215,7 @@ class Pump:
                     source = _core.Pump(call.run.engine)
                     thread = threading.Thread(target=self._work, args=(source,), name="pumice-pump", daemon=True)
                     try:
-                        with exit_waits:  # until the new thread runs, which is when start() returns
+                        with exit_waits:  # lasts until the new thread runs; start() returns at that moment
                             thread.start()
                     except RuntimeError as error:
                         raise MemoryError(
@@ -239,11 +240,11 @@ class Pump:
                     if self._stopped or (not some and not self._calls):
                         self._thread = self._source = None
                         return
-        except BaseException as error:  # memory has run out, for example
+        except BaseException as error:  # for example, memory has run out
             self._fail(error)
 
     def _deliver(self, some: Sequence[tuple[int, Sequence[Mapping[str, Any]], bool]]) -> None:
-        """Gives new tokens to their calls, and wakes the event loops of these calls."""
+        """Passes new tokens to their calls, and wakes the event loops of these calls."""
         told: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         for tag, news, ended in some:
             call = self._calls.get(tag)
@@ -262,7 +263,7 @@ class Pump:
             calls, self._calls = self._calls, {}
             self._thread = self._source = None
         for call in calls.values():
-            with contextlib.suppress(BaseException):  # of one call; the others must end, too
+            with contextlib.suppress(BaseException):  # an error of one call; the other calls must end, too
                 call.fail(error)
             with contextlib.suppress(BaseException):  # the loop may be closed
                 call.loop.call_soon_threadsafe(call.wake)
@@ -275,7 +276,7 @@ before_end(Pump.stop_all)
 
 
 async def begin(pools: Pools, make: Callable[[], Any], streams: bool) -> Any:
-    """Has a thread of `pools` call make(), and starts the Stream that it returns. Returns the stream's Call. If make() returns another
+    """Calls make() in a thread of `pools`. If make() returns a Stream, starts the Stream and returns its Call. If make() returns another
     object, returns that object."""
     loop = running_loop()
 
@@ -308,7 +309,7 @@ async def begin(pools: Pools, make: Callable[[], Any], streams: bool) -> Any:
 
 
 async def to_end(pools: Pools, make: Callable[[], Any]) -> Any:
-    """Has a thread of `pools` call make(), and runs the Stream that it returns to its end. Returns the stream's result. If make() returns
+    """Calls make() in a thread of `pools`. If make() returns a Stream, runs the Stream to its end and returns its result. If make() returns
     another object, returns that object."""
     call = await begin(pools, make, streams=False)
     if not isinstance(call, Call):

@@ -1,4 +1,4 @@
-"""aencode() of few texts. Calls that wait at the same time are tokenized one after another and computed together."""
+"""aencode() with few texts. Calls that wait at the same time are tokenized one after another and computed together."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class Small(Told):
         super().__init__(loop)
         self._model, self._inputs, self._options, self._role = model, inputs, options, role
         self.cancel = _core.Cancel()
-        self.prepared: Prepared | None = None  # None before prepare(), or if prepare() has set `error`
+        self.prepared: Prepared | None = None  # the tokenized call; None before prepare(), or if prepare() has set `error`
 
     def prepare(self) -> None:
-        """Checks the arguments and tokenizes the texts. This is all work that does not need the engine."""
+        """Checks the arguments and tokenizes the texts. Everything else needs the engine."""
         try:
             self.prepared = self._model._prepare_encode(self._inputs, self._options, self._role)
         except BaseException as error:
             self.error = error
 
     def alone(self) -> None:
-        """Computes this call by itself, so that it cannot fail because of another call."""
+        """Computes this call alone, so that it cannot fail because of another call."""
         self.take(lambda: self._model._encode(self._inputs, self._options, self._role, self.cancel))
         _tell_loops([self])
 
 
 def _tell(calls: list[Told]) -> None:
-    """Gives the waiting tasks their results. Called in the event loop of these calls."""
+    """Passes the results to the waiting tasks. Called in the event loop of these calls."""
     for call in calls:
         call.tell()
 
 
 def _tell_loops(calls: Sequence[Told]) -> None:
-    """Has each event loop give its tasks their results. Wakes each loop once."""
+    """Makes each event loop pass the results to its waiting tasks. Wakes each event loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Told]] = {}
     for call in calls:
         by_loop.setdefault(call.loop, []).append(call)
@@ -60,10 +60,11 @@ def _tell_loops(calls: Sequence[Told]) -> None:
 
 
 class Together:
-    """The waiting aencode() calls with few texts on one model. One thread tokenizes all of them and has the engine compute them together.
+    """The waiting aencode() calls with few texts on one model. One thread tokenizes all of them, and lets the engine compute them together.
 
-    An earlier version had one thread per call. A text then went through five threads and waited some milliseconds in each of them, because
-    other calls were computing. 8 callers of aencode() reached only 0.66 of the speed of one encode() with all of their texts."""
+    An earlier version had one thread per call. A text then passed through five threads and waited some milliseconds for each of them,
+    because other calls were computing. 8 callers of aencode() together reached only 0.66 of the speed of one encode() with all their
+    texts."""
 
     _all: weakref.WeakKeyDictionary[EncodeCalls, Together] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
@@ -101,7 +102,7 @@ class Together:
         return len(self._waiting)
 
     def add(self, call: Small) -> None:
-        """Adds a call to the waiting ones. Raises OverloadedError if too many wait."""
+        """Adds a waiting call. Raises OverloadedError if too many calls wait."""
         with self._lock:
             if len(self._waiting) >= self.MOST:
                 raise OverloadedError(
@@ -129,10 +130,10 @@ class Together:
                     return
             try:
                 self._run([call for call in calls if not call.future.cancelled()])
-            except BaseException as error:  # memory has run out, for example. Later calls must be computed all the same
+            except BaseException as error:  # for example, memory has run out; later calls must still be computed
                 for call in calls:
                     call.error = error
-                    with contextlib.suppress(BaseException):  # of one loop; the others must be told, too
+                    with contextlib.suppress(BaseException):  # an error of one event loop; the other loops must get their results, too
                         _tell_loops([call])
 
     def _run(self, calls: list[Small]) -> None:
@@ -156,8 +157,8 @@ class Together:
 
     @staticmethod
     def _compute(engine: Engine, calls: list[tuple[Small, Prepared]]) -> list[Small]:
-        """Has the engine compute the calls together. Returns the calls that failed or were not computed. The caller runs each of these
-        again by itself, so that each raises only its own error. An unexpected exception becomes the error of all calls."""
+        """Lets the engine compute the calls together. Returns the calls that failed or were not computed. The caller of this function then
+        runs each of them alone, so that it raises only its own error. An unexpected exception becomes the error of all calls."""
         try:
             done = engine.encode_several([prepared.piece for _, prepared in calls], [call.cancel for call, _ in calls])
         except (PumiceError, ValueError, MemoryError):  # for example, the device is lost or the model is closed

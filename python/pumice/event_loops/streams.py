@@ -18,8 +18,8 @@ class AsyncStream(AsyncIterator[Chunk]):
     """A Stream for `async for`.
 
     The rest of the generation is cancelled by aclose(), by the end of an `async with` block, when the object is deleted, and when the task
-    that waits for begin() or for a chunk is cancelled. `result` then has what was generated so far. Only one task at a time may iterate or
-    call begin(), in the event loop in which the stream was begun. Any task of any event loop may close the stream."""
+    that waits for begin() or for a chunk is cancelled. `result` then contains what was generated until then. Only one task at a time may
+    iterate or call begin(), in the event loop in which the stream was begun. Any task of any event loop may close the stream."""
 
     def __init__(self, pools: Pools, make: Callable[[], Any]) -> None:
         self._pools, self._make = pools, make
@@ -33,9 +33,9 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def begin(self) -> AsyncStream:
         """Checks the arguments, tokenizes the prompts and starts the request. Does not wait for a token. Returns this stream.
 
-        Raises what the first chunk would raise otherwise: the errors of stream() or chat(), OverloadedError, and EventLoopError outside of
-        asyncio. A call is optional, because the first chunk begins the stream too. A call on a stream that was begun or closed does
-        nothing."""
+        Raises the errors that the first chunk would raise otherwise: those of stream() or chat(), OverloadedError, and EventLoopError
+        outside of asyncio. The call is optional, because the first chunk begins the stream, too. If the stream was begun or closed already,
+        the call does nothing."""
         with self._used():
             await self._started()
         return self
@@ -56,7 +56,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        """Lets one task at a time use the stream, in one event loop. If this task is cancelled, no chunks come any more."""
+        """Lets one task at a time use the stream, in one event loop. If this task is cancelled, no more chunks come."""
         loop = running_loop()
         if self._loop is None:
             self._loop = loop
@@ -77,10 +77,10 @@ class AsyncStream(AsyncIterator[Chunk]):
             self._reading = False
 
     async def _started(self) -> pump.Call | None:
-        """Returns the call. Starts it if that was not done before. The result is None if the stream was closed before it began."""
+        """Returns the call, and starts it if it was not started before. Returns None if the stream was closed before it began."""
         if self._call is None and not self._closed:
             self._call = call = await pump.begin(self._pools, self._make, streams=True)
-            if self._closed:  # by another task or thread. A _close() that comes after this line sees `_call`, and closes it itself
+            if self._closed:  # closed by another task or thread; a _close() after this line sees `_call` and closes the call itself
                 call.close()
         return self._call
 
@@ -107,7 +107,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._closed = True
         if (call := self._call) is not None:
             call.close()
-            with contextlib.suppress(RuntimeError):  # the event loop is closed; then no task waits in it
+            with contextlib.suppress(RuntimeError):  # if the event loop is closed, no task waits in it
                 call.loop.call_soon_threadsafe(call.wake)
 
     async def __aenter__(self) -> AsyncStream:

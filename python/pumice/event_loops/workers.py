@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 10.0  # a thread ends after this time without work
+IDLE_SECONDS = 10.0  # a thread ends after this many seconds without work
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -46,17 +46,18 @@ class Workers:
 
     def forget(self) -> None:
         """Resets this object in the child of a fork, because its threads exist only in the parent process."""
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None wakes a thread, so that it can end
-        self._lock = threading.RLock()  # reentrant, because the garbage collector may run end() in the thread that holds the lock
+        # None in place of a job wakes a thread, so that the thread can end
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.RLock()  # reentrant, because the garbage collector may call end() in the thread that holds the lock
         self._threads = 0
-        self._free = 0  # the number of threads without a job minus the number of jobs without a thread
+        self._free = 0  # number of threads without a job, minus the number of jobs without a thread
 
     def run(self, job: Callable[[], None]) -> None:
-        """Has a thread call job(), whose errors are dropped. Raises OverloadedError if too many jobs wait."""
+        """Calls job() in a thread, and drops its errors. Raises OverloadedError if too many jobs wait."""
         with self._lock:
             if -self._free >= self._most_waiting:
                 raise OverloadedError(f"{-self._free} calls wait for one of {self._most} threads already: try again later")
-            self._free -= 1  # If a KeyboardInterrupt comes here, the count stays too low. A thread more than needed may then start.
+            self._free -= 1  # If a KeyboardInterrupt comes here, the count stays too low, and later one thread too many may start.
             self._jobs.put(job)
             if start := self._free < 0 and self._threads < self._most:
                 self._threads += 1
@@ -64,7 +65,7 @@ class Workers:
         if start:
             try:
                 start_thread(self._work)
-            except RuntimeError:  # no thread can be started (a limit on processes), or Python ends
+            except RuntimeError:  # no thread can be started (because of a limit on processes), or Python is ending
                 with self._lock:
                     self._threads -= 1
                     self._free -= 1
@@ -73,7 +74,7 @@ class Workers:
                     self._do_all()
 
     def end(self) -> None:
-        """Ends the threads as soon as they have no job. Jobs still run afterwards, and each thread then ends with its last one."""
+        """Ends each thread as soon as it has no job. Jobs that are added later still run, and each thread ends after its last job."""
         with self._lock:
             self._idle_seconds = 0.0
             threads = self._threads
@@ -83,17 +84,17 @@ class Workers:
     def _do(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except KeyboardInterrupt:  # in the main thread, which is in run()
+        except KeyboardInterrupt:  # belongs to the main thread, which is inside run()
             raise
-        except BaseException:  # the thread goes on with other jobs
+        except BaseException:  # the thread continues with other jobs
             pass
         finally:
             with self._lock:
                 self._free += 1
 
     def _do_all(self) -> None:
-        """Does the jobs that wait for a thread, those of other calls of run() included, whose threads could not be started either. Does not
-        wait for a job, because a thread that another call has started meanwhile may have taken it."""
+        """Does all jobs that wait for a thread, including those of other run() calls whose threads could not be started. Does not wait for
+        a job, because a thread that another call has started in the meantime may have taken it."""
         with contextlib.suppress(queue.Empty):
             while True:
                 if (job := self._jobs.get_nowait()) is not None:  # None is left over from end()
@@ -107,7 +108,7 @@ class Workers:
                 job = None
             if job is None:
                 with self._lock:
-                    if self._free <= 0 and not self._jobs.empty():  # run() has put a job for this thread into the queue
+                    if self._free <= 0 and not self._jobs.empty():  # run() has just added a job for this thread
                         continue
                     self._threads -= 1
                     self._free -= 1
@@ -117,17 +118,17 @@ class Workers:
 
 
 class Pools:
-    """The threads of one model's asynchronous calls. They are its own, so that a model whose calls fill its pools holds up no other
-    model."""
+    """The threads for one model's asynchronous calls. Each model has its own, so that a model whose calls occupy all its threads does not
+    delay other models."""
 
     _all: weakref.WeakSet[Pools] = weakref.WeakSet()
     _guard = threading.Lock()
 
     def __init__(self) -> None:
         self.prepare = Workers(8, 4096)  # for rendering templates and tokenizing, which take little time
-        # For calls of an encoder, and for scores. Most of these threads wait while the engine computes other calls.
+        # For calls of an encoder, and for scores. Most of these threads only wait while the engine computes other calls.
         self.encode = Workers(64, 1024)
-        self.together = Workers(1, 1)  # for the model's object of the class Together (small_encodes.py)
+        self.together = Workers(1, 1)  # for the model's Together object (small_encodes.py)
 
     @classmethod
     def of(cls, model: ModelBase) -> Pools:
@@ -180,7 +181,7 @@ class Told:
             self.error = raised
 
     def tell(self) -> bool:
-        """Gives the stored result or exception to the waiting task. Must be called in the event loop. Returns False if the task was
+        """Passes the stored result or exception to the waiting task. Must be called in the event loop. Returns False if the task was
         cancelled."""
         if self.future.done():
             return False
@@ -194,17 +195,17 @@ class Told:
 async def in_thread(
     workers: Workers, work: Callable[[], T], stop: Callable[[], None] | None = None, discard: Callable[[T], None] | None = None
 ) -> T:
-    """Has a thread of `workers` call work(), and returns its result.
+    """Calls work() in a thread of `workers`, and returns its result.
 
-    If the waiting task leaves (it is cancelled, or its coroutine or its event loop is closed), stop() is called. If work() returns a result
-    all the same, discard() is called with it."""
+    If the waiting task does not wait to the end (it is cancelled, or its coroutine or its event loop is closed), stop() is called. If
+    work() then returns a result nevertheless, discard() is called with it."""
     told = Told(running_loop())
-    # The result, until somebody takes it with pop(): the task, or drop(), which the task and the thread may call at the same time.
+    # The result, until pop() takes it out. Either the task takes it, or drop(), which the task and the thread may call at the same time.
     results: list[T] = []
     left = False
 
     def drop() -> None:
-        told.error = None  # it refers to the frames of work(), and with them to its memory
+        told.error = None  # the error refers to the stack frames of work(), and so to the memory that they use
         try:
             result = results.pop()
         except IndexError:
@@ -223,7 +224,7 @@ async def in_thread(
             drop()
             return
         try:
-            told.loop.call_soon_threadsafe(tell)  # if the task leaves before tell() runs, it calls drop() itself
+            told.loop.call_soon_threadsafe(tell)  # if the task stops waiting before tell() runs, the task itself calls drop()
         except RuntimeError:  # the loop is closed
             drop()
 
@@ -231,7 +232,7 @@ async def in_thread(
         workers.run(job)
         await told.future
         return results.pop()
-    except Exception:  # of run() or of work()
+    except Exception:  # an error of run() or of work()
         raise
     except BaseException:
         left = True

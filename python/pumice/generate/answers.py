@@ -1,4 +1,4 @@
-"""The tool calls of an answer, whole and while they arrive, and strict JSON, which has no NaN and no Infinity."""
+"""The tool calls of an answer, as a whole and while they arrive, and strict JSON, which has no NaN and no Infinity."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def json_text(value: Any) -> str:
 
 
 def not_finite(value: Any) -> tuple[str, float] | None:
-    """Returns (JSON pointer, number) for the first inf or nan in plain data, or None if there is none. The data may be of any depth."""
+    """Returns (JSON pointer, number) for the first inf or nan in plain data, or None if there is none. The data may be nested to any
+    depth."""
     rest: list[tuple[str, Any]] = [("", value)]
     while rest:
         path, value = rest.pop()
@@ -48,9 +49,10 @@ def not_finite(value: Any) -> tuple[str, float] | None:
 class ToolCall:
     """A function call that a model asks for.
 
-    id: made by pumice. The message with the function's result repeats it as tool_call_id.
+    id: an id that pumice makes. The message with the function's result repeats it as tool_call_id.
     name: the function's name, one of the tools of the call.
-    arguments: the arguments by name, as JSON has them. They fit the tool's schema only where calls are enforced (docs/python/tools.md).
+    arguments: the arguments by name, as JSON values. They are sure to match the tool's schema only if calls are enforced
+        (docs/python/tools.md).
     raw: the text of the call as the model wrote it."""
 
     id: str
@@ -70,8 +72,8 @@ class ToolCall:
 class CallDelta:
     """New text of a tool call while the model writes it.
 
-    index: which call of the answer (0, 1, ...).
-    id: the id that the result's ToolCall has.
+    index: the number of the call in the answer (0, 1, ...).
+    id: the id of the ToolCall in the result.
     name: the function's name in the first delta of a call, and None in later ones.
     arguments: new text of the arguments as JSON. The arguments of all deltas of one call, concatenated, are JSON whose value is the
         ToolCall's arguments."""

@@ -1,4 +1,4 @@
-"""Turns generated tokens into text, finds where the text stops and how much of it is final, and builds the results for the caller."""
+"""Converts generated tokens to text, finds where the text stops and which part of it is final, and builds the results for the caller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
 
 
 # ---------------------------------------------------------------- results
-# Arrays have no single truth value, so results are compared by identity.
+# Results are compared by identity, because the comparison of two arrays gives no single truth value.
 @dataclass(frozen=True, repr=False, eq=False)
 class Generation:
     """The text that was generated after a prompt. str() of a Generation is the text.
@@ -42,7 +42,7 @@ class Generation:
         "length" (max_new_tokens or the context length was reached), or "cancelled".
     prompt_tokens: number of tokens of the prompt, special tokens included.
     reused_tokens: number of these tokens whose keys and values were in the prefix cache.
-    seed: the seed of the random numbers: that of the call or, if it gave none, a new one.
+    seed: the seed of the random numbers: the call's seed or, if the call gave none, a new one.
     params: the settings that the call used, a SamplingParams.
     logprobs: float32 (n,), the natural log-probability of each token. None if the call did not ask for it.
     top_ids: int32 (n, k), the k most likely tokens at each position. None if the call did not ask for them.
@@ -53,8 +53,8 @@ class Generation:
         ended before.
     device: where the model is, "cpu" or "cpu + vulkan:0".
     pieces: the text of each token. Joined, they are `text`.
-    stopped_by: the stop string or the stop id that ended the text, else None. If one token completes several stop strings, the one that
-        begins first in the text counts, and of those that begin at the same place the one that was given first.
+    stopped_by: the stop string or the stop id that ended the text, else None. If one token completes several stop strings, it is the one
+        that begins first in the text. If several begin there, it is the one that was given first.
     reasoning_cut: whether max_reasoning_tokens ended the reasoning. The tokens of its end marker are then not the model's choice.
     """
 
@@ -101,16 +101,16 @@ class Chunk:
     """A piece of a stream: text that is final, and its tokens. str() of a Chunk is the text.
 
     text: new text, which is final. It may be empty.
-    ids: int32 (n,), the tokens of this chunk. A token comes when all of its text is final, so the beginning of its text may be in the chunk
-        before.
-    index: the sequence (prompt * n + sample).
+    ids: int32 (n,), the tokens of this chunk. A token comes when all of its text is final, so the beginning of its text may be in the
+        previous chunk.
+    index: the number of the sequence (prompt * n + sample).
     finish_reason: as in Generation, in the last chunk of a sequence. None in all others.
     logprobs, top_ids, top_logprobs, pieces: as in Generation, for the tokens of this chunk.
     kind: "content", "reasoning" or "tool_call", for the text of a chat.
     calls: the tool calls that end in this chunk.
-    call_deltas: new text of the calls that the model writes now.
-    call_errors: (index, reason) for each call whose deltas came and which turned out to be no call. Its index and id are not used again,
-        and the result's tool_calls does not have it.
+    call_deltas: new text of the tool calls that the model is writing.
+    call_errors: (index, reason) for each call whose deltas were sent and which turned out to be no call. Its index and id are not used
+        again, and the result's tool_calls does not contain it.
     reasoning_cut: True in the chunk with the first token of the end marker with which max_reasoning_tokens ended the reasoning."""
 
     text: str
@@ -133,8 +133,8 @@ class Chunk:
 
 # ---------------------------------------------------------------- one sequence
 class Continuation:
-    """Collects the tokens of one sequence as they arrive. Keeps their text (whole characters only), the first stop, and how much of the
-    text is final."""
+    """Collects the tokens of one sequence while they arrive. Keeps their text (whole characters only), the first stop, and the length of
+    the text that is final."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._decoder = tokenizer.decode_stream()
@@ -144,13 +144,14 @@ class Continuation:
         self._asked = () if params.logprobs is None else ("logprobs", "top_ids", "top_logprobs")[: 3 if params.logprobs else 1]
         self.text = ""
         self.ids: list[int] = []
-        self.starts: list[int] = []  # the position in the text at which each token begins
+        self.starts: list[int] = []  # for each token, the position in `text` at which it begins
         self.logprobs: list[Any] = []
         self.top_ids: list[Any] = []
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason | None = None
         self.stopped_by: str | int | None = None
-        self._cut: int | None = None  # the place of the first token that ends the reasoning; the token may come later, or never
+        # index in `ids` of the first token that ends the reasoning, or None; this token may come later or never
+        self._cut: int | None = None
         self._sent_text = self._sent_ids = 0
 
     def push(self, news: Mapping[str, Any]) -> None:
@@ -172,7 +173,7 @@ class Continuation:
 
     @property
     def reasoning_cut(self) -> bool:
-        """Whether a token came that ended the reasoning because its budget was used up."""
+        """Whether a token has arrived that ended the reasoning because its budget was used up."""
         return self._cut is not None and self._cut < len(self.ids)
 
     def cancel(self) -> None:
@@ -181,11 +182,11 @@ class Continuation:
             self._end("cancelled")
 
     def _end(self, reason: FinishReason, stop_id: int | None = None) -> None:
-        if not self._extend(self._decoder.flush()):  # flush() returns U+FFFD for bytes that never became a character
+        if not self._extend(self._decoder.flush()):  # flush() returns U+FFFD if the last bytes are no whole character
             self.finish_reason, self.stopped_by = reason, stop_id
 
     def _extend(self, piece: str) -> bool:
-        """Adds text. If it completes a stop string, cuts the text off before the stop string and returns True."""
+        """Adds text. If the text completes a stop string, cuts it off before the stop string and returns True."""
         if not piece:
             return False
         before = max(0, len(self.text) - self._longest + 1)
@@ -193,7 +194,7 @@ class Continuation:
         found = [(place, stop) for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
         if not found:
             return False
-        cut, self.stopped_by = min(found, key=lambda each: each[0])  # min() returns the first of equal ones
+        cut, self.stopped_by = min(found, key=lambda each: each[0])  # min() returns the first of equal elements
         kept = sum(start < cut for start in self.starts)  # a token that begins before the cut stays, even if its end is cut off
         self.text = self.text[:cut]
         for row in (self.ids, self.starts, self.logprobs, self.top_ids, self.top_logprobs):
@@ -214,7 +215,7 @@ class Continuation:
         return len(self.text) - held
 
     def take(self, index: int) -> Chunk | None:
-        """Returns the text and tokens that became final since the last chunk, or None."""
+        """Returns the text and tokens that have become final since the last chunk, or None if there are none."""
         end = max(self._final(), self._sent_text)
         last = self._whole(end)
         if end == self._sent_text and last == self._sent_ids and self.finish_reason is None:
@@ -233,8 +234,8 @@ class Continuation:
         return chunk
 
     def _whole(self, end: int) -> int:
-        """Returns the number of tokens whose text is final and ends at `end` or before. A token without text waits for the next text,
-        because it is often the beginning of a character."""
+        """Returns the number of tokens whose text is final and ends at `end` or before. A token without text is only counted when later
+        text comes, because it is often the first byte of a character."""
         if self.finish_reason is not None:
             return len(self.ids)
         last = self._sent_ids
@@ -274,13 +275,13 @@ Finish = Callable[[list[Generation]], Any]
 Begin = Callable[["Tokenizer", SamplingParams], Continuation]
 
 
-READ_AHEAD = 32  # a stream pauses when this many computed tokens wait to be taken
+READ_AHEAD = 32  # a stream pauses when this many of its tokens wait to be taken
 
 
 class Run:
-    """One call, which is a request with one or more prompts. After the first advance() or start(), the engine's own thread computes the
-    request, in one batch with the requests of other calls. A sequence pauses when `read_ahead` of its tokens wait to be taken (0:
-    never)."""
+    """One call: a request with one or more prompts. After the first advance() or start(), the engine's own thread computes the request, in
+    one batch with the requests of other calls. A sequence pauses when `read_ahead` of its tokens wait to be taken; 0 means that it never
+    pauses."""
 
     def __init__(
         self,
@@ -295,8 +296,8 @@ class Run:
         grammars: Sequence[_core.CompiledGrammar | None] = (),
         reasoning: Sequence[Reasoning] = (),
     ) -> None:
-        """params: settings for all prompts, or one entry per prompt, all with the same `n`.  grammars, reasoning: empty, or one entry per
-        prompt."""
+        """params: settings for all prompts, or one element per prompt, all with the same `n`.  grammars, reasoning: empty, or one element
+        per prompt."""
 
         def told(
             params: SamplingParams, grammar: _core.CompiledGrammar | None = None, reasons: Reasoning | None = None
@@ -329,20 +330,20 @@ class Run:
         return all(s.finish_reason is not None for s in self.sequences)
 
     def advance(self, steps: int, max_ms: float) -> list[int]:
-        """Waits for the tokens of `steps` steps, but at most max_ms milliseconds. Returns the indexes of the sequences that have new
+        """Waits until `steps` steps have new tokens, but at most max_ms milliseconds. Returns the indices of the sequences that have new
         tokens."""
         return self.hear(self._request.advance(steps, max_ms))
 
     def start(self, tag: int, steps: int) -> None:
-        """Starts the request. From now on, the engine's Pump delivers new tokens with this tag, every `steps` steps."""
+        """Starts the request. From then on, the engine's Pump delivers new tokens with this tag, after every `steps` steps."""
         self._request.start(tag, self._steps(steps))
 
     def hold(self, held: bool) -> None:
-        """Stops (True) or resumes (False) the delivery of new tokens. While it is stopped, a sequence pauses at 32 waiting tokens."""
+        """Stops (True) or resumes (False) the delivery of new tokens. While it is stopped, a sequence pauses when 32 of its tokens wait."""
         self._request.hold(held)
 
     def hear(self, all_news: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Adds new tokens from the engine to their sequences, and returns the indexes of these sequences."""
+        """Adds new tokens from the engine to their sequences, and returns the indices of these sequences."""
         changed = []
         for news in all_news:
             index = int(news["sequence"])
@@ -354,13 +355,13 @@ class Run:
             if sequence.finish_reason is not None and news.get("finish_reason") is None:
                 self._request.finish(index)
         if not changed and self._request.done:
-            for sequence in self.sequences:  # the engine has ended the request, and its sequences end with it
+            for sequence in self.sequences:  # the engine has ended the request, so the remaining sequences end, too
                 sequence.cancel()
         return changed
 
     def _steps(self, most: int) -> int:
-        """Returns how many steps to wait for at a time. This is 1 if the call has stops, because a step after a stop is wasted. Otherwise
-        it is `most`, because waking a thread costs more than decoding a token."""
+        """Returns how many steps to wait for at a time. It is 1 if the call has stops, because the engine computes in vain after a stop.
+        Otherwise it is `most`, because waking a thread takes longer than decoding a token."""
         return 1 if any(p.stop or p.stop_ids for p in self.params) else most
 
     def to_end(self) -> None:
@@ -375,8 +376,8 @@ class Run:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the request, and leaves its sequences to the thread that reads them. May be called in any thread. A thread in to_end()
-        returns then."""
+        """Ends the request, and leaves its sequences to the thread that receives their tokens. May be called in any thread. to_end() in
+        another thread then returns."""
         self._request.close()
 
     def timings(self) -> dict[str, float]:
@@ -443,8 +444,9 @@ def run_to_end(run: Run, finish: Finish) -> Any:
 
 
 class Stream(Iterator[Chunk]):
-    """An iterator of Chunks. close() and leaving the `with` block cancel the rest, and `result` then holds what was generated. Deleting a
-    Stream also cancels the rest: the engine's request then dies with it. (There is no __del__(), in which a Ctrl-C would be lost.)
+    """An iterator of Chunks. close() and the end of the `with` block cancel the rest. `result` then has what was generated until then.
+    Deleting a Stream also cancels the rest, because the engine's request is deleted with it. (There is no __del__(), because Python would
+    drop a Ctrl-C in it.)
 
     Only one thread at a time may iterate, as with generators. Any thread may close the Stream."""
 
@@ -460,11 +462,11 @@ class Stream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         if not self._lock.acquire(blocking=False):
-            if self._closing:  # another thread is in close(), and no more chunks will come
+            if self._closing:  # another thread is inside close(), and no more chunks will come
                 raise StopIteration
             raise ValueError("another thread is reading this stream; chunks come to one thread at a time")
         try:
-            if self._reading:  # a signal handler called this while the same thread was inside a step
+            if self._reading:  # a signal handler has called this method while its thread was inside it
                 raise ValueError("this stream is being read already")
             self._reading = True
             try:
@@ -500,9 +502,9 @@ class Stream(Iterator[Chunk]):
 
     def close(self) -> None:
         """Cancels the sequences that have not ended. A second call does nothing."""
-        self._closing = True  # a __next__() in another thread ends after its current step
+        self._closing = True  # ends a __next__() of another thread after its current step
         while not self._lock.acquire(timeout=0.05):
-            if os.getpid() != self._process:  # this is a child of a fork, and the thread that iterated exists only in the parent
+            if os.getpid() != self._process:  # the child of a fork, in which the thread that iterated does not exist
                 return
         try:
             self._ready.clear()
@@ -511,7 +513,7 @@ class Stream(Iterator[Chunk]):
             self._lock.release()
 
     def _detach(self) -> tuple[Run, Finish]:
-        """Hands the run over to another reader of its tokens: an event loop, or run_to_end()."""
+        """Hands the run over to another receiver of its tokens: an event loop, or run_to_end()."""
         self._closed = True
         return self._run, self._finish
 

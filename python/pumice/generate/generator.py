@@ -26,7 +26,8 @@ Int32 = npt.NDArray[np.int32]
 
 
 class Generator:
-    """One model's tokenizer, settings and grammars. Each call passes the engine, because a model may move to another device."""
+    """One model's tokenizer, settings and grammars. Each call passes the engine, because a model may move to another device and so get
+    another engine."""
 
     def __init__(self, tokenizer: Tokenizer, settings: ModelSettings, vocab_size: int) -> None:
         self._tokenizer, self._settings, self._vocab_size = tokenizer, settings, vocab_size
@@ -50,7 +51,7 @@ class Generator:
         return interruptible(all_ids) if long else all_ids()
 
     def params(self, options: Mapping[str, Any], where: str = "") -> SamplingParams:
-        """Returns the settings of a call. Raises TypeError or ValueError that names the wrong setting. `where` is put before the error
+        """Returns the settings of a call. Raises TypeError or ValueError that names the wrong setting. `where` is prepended to the error
         message."""
         try:
             return resolve_params(SAMPLING_DEFAULTS | dict(options), self._settings, self._tokenizer, self._vocab_size)
@@ -60,8 +61,8 @@ class Generator:
             raise type(error)(f"{where}{error}") from None
 
     def reasoning(self, marks: Marks, ids: Int32, opened: bool | None = None) -> Reasoning:
-        """Returns what a request with max_reasoning_tokens needs for one prompt. opened: whether the prompt has opened the reasoning.
-        None: its ids say so. Raises TokenizerError if the tokenizer cannot spell the marks."""
+        """Returns the data that a request with max_reasoning_tokens needs for one prompt. opened: whether the reasoning begins in the
+        prompt. If it is None, the prompt's ids decide. Raises TokenizerError if the tokenizer cannot spell the marks."""
         if opened is None:
             opened = marks.opened_in(self._tokenizer.decode(ids, skip_special=False))
         return Reasoning(self._budgets.marks(marks), opened)
@@ -78,11 +79,11 @@ class Generator:
         grammars: Sequence[Grammar | None] = (),
         reasoning: Sequence[Reasoning] = (),
     ) -> Any:
-        """Starts a request. Returns a Stream if `stream`, or else runs the request to its end and returns finish(results).
+        """Starts a request. Returns a Stream if `stream` is true. Otherwise runs the request to its end and returns finish(results).
 
-        params: settings for all prompts, or one entry per prompt.  begin: makes the object that collects the tokens of a sequence.
-        speculation: fields of GenerateParams by name.  grammars: empty, or one entry (which may be None) per prompt.  reasoning: one entry
-        per prompt, or empty if no prompt has max_reasoning_tokens."""
+        params: settings for all prompts, or one element per prompt.  begin: a function that makes the object which collects the tokens of a
+        sequence. speculation: fields of GenerateParams by name.  grammars: empty, or one element (which may be None) per prompt.
+        reasoning: one element per prompt, or empty if no prompt has max_reasoning_tokens."""
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")

@@ -2,8 +2,8 @@
 grammar.
 
 The engine calls llguidance (installed with the extra [grammar]) to compute the masks of allowed tokens. This file prepares schemas for
-llguidance, which the comments here also call the compiler. No restriction of a schema is dropped unless `relax` names its keyword. If a
-restriction cannot be enforced, a GrammarError says where it is.
+llguidance, which the comments also call the compiler. No restriction of a schema is dropped unless `relax` names its keyword. If a
+restriction cannot be enforced, a GrammarError names its position.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .schemas import (
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
-MOST_GBNF_BYTES = 64 << 10  # maximum size of a GBNF grammar; llguidance's GBNF parser takes quadratic time, and 1 s for this size
+MOST_GBNF_BYTES = 64 << 10  # maximum size of a GBNF grammar; llguidance's GBNF parser takes quadratic time, 1 s for this size
 # Maximum number of & and ~ in a Lark grammar. llguidance takes 0.1 s to refuse a grammar with 14 of them, and gigabytes for 30.
 MOST_JOINED = 10
 MOST_COMPILED = 64  # maximum number of compiled grammars that a model keeps
@@ -52,13 +52,14 @@ Kind = Literal["json", "regex", "lark", "llguidance"]  # the languages that llgu
 
 _WHITESPACE: dict[str, dict[str, Any]] = {
     "compact": {"whitespace_flexible": False},
-    # At most 20 characters of whitespace in one place. Without a limit, a model could write whitespace forever.
+    # Allows at most 20 whitespace characters in one place. Without a limit, a model could write whitespace for ever.
     "free": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"},
 }
 
 
 class Grammar:
-    """What an answer must look like. A Grammar is immutable and is pickled as its source. It is compiled for a model when it is first used.
+    """The form that an answer must have. A Grammar is immutable and is pickled as its source. It is compiled for a model when it is first
+    used.
 
     relaxed: JSON pointers of the parts of a schema that are not enforced, because `relax` named them."""
 
@@ -70,7 +71,7 @@ class Grammar:
     _relaxed: tuple[str, ...]
 
     def __new__(cls) -> Grammar:
-        """Raises TypeError. An empty Grammar would fail later, with an AttributeError."""
+        """Raises TypeError, because an empty Grammar would fail later with an AttributeError."""
         raise TypeError(f"a Grammar is made by {', '.join(f'Grammar.{name}()' for name in _MAKERS)}")
 
     @classmethod
@@ -92,8 +93,8 @@ class Grammar:
 
         schema: a dict, a JSON text, a pydantic model or a pydantic TypeAdapter.
         whitespace: "compact" allows no whitespace between the tokens of JSON. "free" allows up to 20 whitespace characters in each place.
-        relax: names of keywords that need not be enforced ("oneOf" is then treated as anyOf). A GrammarWarning and .relaxed say where they
-            are.
+        relax: names of keywords that need not be enforced ("oneOf" is then treated as anyOf). A GrammarWarning and .relaxed report where
+            the schema has them.
 
         Properties are written in the order of the schema. An object of a pydantic type has no other properties than the type's fields,
         unless the type allows extra ones. An object of any other schema may have others, unless additionalProperties is false.
@@ -131,7 +132,7 @@ class Grammar:
     def choices(cls, texts: Sequence[str]) -> Grammar:
         """Returns a grammar for one of several texts.
 
-        texts: a list of strings, of which an answer is one.
+        texts: a list of strings. An answer is one of them.
 
         Raises GrammarError or TypeError."""
         if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Sequence):
@@ -206,14 +207,16 @@ def _text(name: str, given: Any) -> str:
     return plain(given)
 
 
-# GBNF's texts, classes of characters and comments. An unclosed one reaches to the end, so that the search takes linear time.
+# GBNF's texts, character classes and comments. Without a closing sign, they reach to the end of the grammar, so that the search takes
+# linear time.
 _GBNF_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\r\n]*', re.DOTALL)
 _GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 
 
 def _with_spelt_escapes(text: str) -> str:
-    r"""Returns a GBNF grammar without the escapes \u and \U, because llguidance's converter drops the zeros at their beginning:
-    \u00e9 becomes \ue9, which is an error. Characters up to U+00FF become \x escapes, which are safe wherever a character has a meaning."""
+    r"""Returns a GBNF grammar without the escapes \u and \U, because llguidance's converter drops the zeros at their beginning: \u00e9
+    becomes \ue9, which is an error. Characters up to U+00FF become \x escapes, which are correct also where the character itself would have
+    a meaning."""
 
     def spelt(found: re.Match[str]) -> str:
         if not (digits := found[1] or found[2]):
@@ -251,7 +254,7 @@ _FORMAT = re.compile(r"Unknown format: (.*)")
 
 
 def explained(grammar: Grammar, told: str) -> GrammarError:
-    """Returns the error for a message of the compiler about a grammar. The error says where the problem is and what to do."""
+    """Returns the error for the compiler's message about a grammar. The error names the position of the problem and a remedy."""
     told = told.strip()
     if told.startswith("NoExtension"):
         return GrammarError(f"the {grammar._made_by} grammar cannot be met: no text does")
@@ -372,7 +375,7 @@ class Grammars:
 
     def compiled(self, grammar: Grammar) -> _core.CompiledGrammar:
         """Returns a grammar compiled for the model. Raises GrammarError if it cannot be compiled, GrammarBusyError if it cannot be compiled
-        now, and ImportError if llguidance is missing."""
+        at the moment, and ImportError if llguidance is missing."""
         with self._lock():
             if (known := self._compiled.get(grammar)) is not None:
                 self._compiled.move_to_end(grammar)
@@ -423,8 +426,8 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int])
 def check_grammars(
     given: Any, prompts: int, single: bool, sampling: Sequence[Mapping[str, Any] | None] | None = None
 ) -> list[Grammar | None]:
-    """Checks the grammar argument of generate() and returns one grammar or None per prompt. A grammar in the prompt's entry of `sampling`
-    has priority."""
+    """Checks the grammar argument of generate() and returns one grammar or None per prompt. If the prompt's entry of `sampling` has a
+    grammar, this one has priority."""
 
     def one(value: Any, name: str) -> Grammar | None:
         if value is None or isinstance(value, Grammar):

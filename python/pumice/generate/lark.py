@@ -15,13 +15,13 @@ def lark_text(text: str) -> str:
 
 
 def lark_regex(pattern: str) -> str:
-    """Returns a regular expression as it is written between the slashes of a Lark terminal."""
+    """Returns a regular expression in the form in which it stands between the slashes of a Lark terminal."""
     return re.sub(r"\\(.)|/", lambda found: found[0] if found[1] else r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")
 
 
-# The characters of classes as JSON Schema (ECMA-262) means them, as ranges of a regular expression. In Rust, \d and \w have characters of
-# all scripts, and \s has U+0085 and lacks U+FEFF. The compiler reads \d and \w of a JSON schema as ECMA-262 does, and those of Lark as Rust
-# does.
+# The characters of the classes \s, \d and \w in JSON Schema (ECMA-262), as ranges of a regular expression. In Rust, \d and \w include
+# characters of all scripts, and \s includes U+0085 and lacks U+FEFF. The compiler treats \d and \w in a JSON schema as ECMA-262 does, and
+# in Lark as Rust does.
 _BLANKS = {
     "s": r"\t-\r\x20\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
     "S": r"\x00-\x08\x0e-\x1f!-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\ufefe"
@@ -32,9 +32,10 @@ _PIECE = re.compile(r"\\(.)|\[\^?|\]|&&|--|~~", re.DOTALL)
 
 
 def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
-    """Returns a regular expression of JSON Schema as the compiler must read it. \\s and \\S are written out. In a class, the signs [ and &&
-    and -- and ~~ are characters, as in ECMA-262. In Rust they would nest and combine classes. classes: what to write out, as ranges."""
-    begin = -1  # the place behind the [ or [^ of the class that is being read, or -1 outside of classes
+    """Converts a regular expression of JSON Schema to the compiler's syntax. \\s and \\S are written out as ranges. In a class, the signs [
+    and && and -- and ~~ are characters, as in ECMA-262; in Rust they would nest and combine classes. classes: the escapes to write out ->
+    their ranges."""
+    begin = -1  # position after the [ or [^ of the current class, or -1 outside of classes
 
     def spelt(found: re.Match[str]) -> str:
         nonlocal begin
@@ -49,14 +50,14 @@ def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
         if part == "]" and at > begin:
             begin = -1
             return part
-        if part[0] in "[]" or at == begin:  # [--a] has the characters from - to a
+        if part[0] in "[]" or at == begin:  # escaped, because the class [--a] has the characters from - to a
             return f"\\{part}"
         return f"{part[0]}\\{part[1]}"
 
     return _PIECE.sub(spelt, pattern)
 
 
-# The parts of a regular expression that stand for characters: classes, escapes and single characters.
+# The parts of a regular expression that match one character: classes, escapes and single characters.
 _ATOM = re.compile(
     r"\[\^?(?:\\.|[^\\\]])*\]|\\(?:[pP]\{[^{}]{0,64}\}|[pP].|[ux]\{[0-9a-fA-F]{1,8}\}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)|.",
     re.DOTALL,
@@ -67,7 +68,8 @@ _ITEM = re.compile(
     re.DOTALL,
 )
 _NUL, _QUOTES = "\0", '"\\'
-# Which of these three characters have a property of Unicode. Any other property counts as one that none of them has.
+# Properties of Unicode -> those of the three characters that have the property. Any other property counts as one that none of the three
+# has.
 _PROPERTIES = {"C": _NUL, "Cc": _NUL, "Other": _NUL, "Control": _NUL, "P": _QUOTES, "Po": _QUOTES, "Punctuation": _QUOTES,
                "Other_Punctuation": _QUOTES, "Pattern_Syntax": _QUOTES, "Any": _NUL + _QUOTES, "ASCII": _NUL + _QUOTES,
                "Assigned": _NUL + _QUOTES, "Common": _NUL + _QUOTES, "Zyyy": _NUL + _QUOTES}  # fmt: skip
@@ -75,12 +77,12 @@ _ESCAPES = {"0": 0, "a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 
 
 def without_nul(pattern: str) -> str:
-    """Returns a regular expression that comes from ecma(), with classes that leave out the NUL character if they leave out " or \\ too.
-    Raises ValueError with the part of the expression that cannot be written in this way.
+    """Changes a regular expression from ecma() so that each class without " or without \\ has no NUL character either. Raises ValueError
+    with the part of the expression that cannot be written in this way.
 
-    For every class that has all control characters, the compiler (llguidance 1.9, in its package derivre) allows JSON's escapes of " and
-    \\, also for one without these two characters, such as [^"]. It also makes one class of several, as of (?:[^"\\t]|\\t). Therefore each
-    class without " or \\ has to be without NUL, whichever other control characters it has."""
+    If a class has all control characters, the compiler (llguidance 1.9, in its package derivre) also allows JSON's escapes of " and \\,
+    even if the class does not have these two characters, such as [^"]. It also joins several classes to one, for example in
+    (?:[^"\\t]|\\t). Therefore each class without " or without \\ must not have NUL, no matter which other control characters it has."""
 
     def spelt(found: re.Match[str]) -> str:
         part = found[0]
@@ -88,7 +90,8 @@ def without_nul(pattern: str) -> str:
         if _NUL not in held or held.issuperset(_QUOTES):
             return part
         if part.startswith("[^"):
-            return "[^\\x00" + ("\\" if part[2] == "-" else "") + part[2:]  # without the \, a - would make a range of it
+            # a - at the beginning of the class is escaped, because it would make a range with \x00
+            return "[^\\x00" + ("\\" if part[2] == "-" else "") + part[2:]
         if part.startswith("\\P"):
             return f"[^\\x00\\p{part[2:]}]"
         raise ValueError(part)
@@ -97,12 +100,12 @@ def without_nul(pattern: str) -> str:
 
 
 def _held(part: str) -> set[str]:
-    """Returns which of NUL, " and \\ are among the characters of a class, of an escape or of a single character."""
+    """Returns those of NUL, " and \\ that are among the characters of a class, of an escape or of a single character."""
     inner = part[2:-1] if part.startswith("[^") else part[1:-1] if part[0] == "[" and len(part) > 1 else part
     if part == ".":
         return {*_NUL, *_QUOTES}
     held: set[str] = set()
-    first = last = -1  # the range that may end with the next item
+    first = last = -1  # the range that may end with the next item, or -1
     for *codes, kind, name, letter, escape, plain in (found.groups() for found in _ITEM.finditer(inner)):
         if kind is not None:
             has = _PROPERTIES.get((name or letter).partition("=")[2] or name or letter, "")
@@ -126,20 +129,20 @@ def _held(part: str) -> set[str]:
 
 
 def anchored(pattern: Any) -> str | None:
-    """Returns the part between the anchors of a regular expression ^(?:...)$ of JSON Schema, as Lark reads it. Returns None if the
-    expression has another form. One of this form matches whole texts."""
+    """If a regular expression of JSON Schema has the form ^(?:...)$ and so matches whole texts, returns the part between the anchors in
+    Lark's syntax. Otherwise returns None."""
     if not isinstance(pattern, str) or not pattern.startswith("^(?:") or not pattern.endswith(")$"):
         return None
     depth, group = 0, pattern[1:-1]
     for found in re.finditer(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]", group, re.DOTALL):
         depth += {"(": 1, ")": -1}.get(found[0], 0)
-        if depth == 0 and found.end() < len(group):  # the first group ends before the last character
+        if depth == 0 and found.end() < len(group):  # the first group ends before the end of the expression
             return None
     return ecma(group, {**_BLANKS, **_WORDS}) if depth == 0 else None
 
 
 def matches_nothing(pattern: str) -> bool:
-    """Returns whether a regular expression matches the empty text. One that Python cannot read counts as not matching."""
+    """Returns whether a regular expression matches the empty text. An expression that Python cannot parse counts as not matching."""
     try:
         return re.fullmatch(pattern, "") is not None
     except (re.error, RecursionError):
@@ -154,12 +157,12 @@ class Lark:
     others: list[dict[str, Any]] = field(default_factory=list)
 
     def rule(self, name: str, body: str, options: str = "") -> str:
-        """Adds a rule and returns its name. options: the text between name and body, such as "[capture]"."""
+        """Adds a rule and returns its name. options: the text between the name and the colon, such as "[capture]"."""
         self.rules.append(f"{name}{options}: {body}")
         return name
 
     def other(self, name: str, **source: Any) -> str:
-        """Adds a grammar of another kind (json_schema=..., lark_grammar=...). Returns the text with which rules refer to it."""
+        """Adds a grammar of another kind (json_schema=..., lark_grammar=...). Returns the expression by which rules refer to it."""
         self.others.append({"name": name, **source})
         return f"@{name}"
 

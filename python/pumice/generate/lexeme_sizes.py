@@ -1,9 +1,10 @@
-"""Estimates the work that llguidance has with the lexemes of a grammar, so that a grammar which would take minutes and gigabytes is refused
-before it is compiled. llguidance cannot be interrupted, and its own limits do not count this work.
+"""Estimates llguidance's work for the lexemes of a grammar. A grammar that would take minutes and gigabytes is then refused before it is
+compiled. llguidance cannot be interrupted, and its own limits do not count this work.
 
-A lexeme is a terminal of a Lark grammar, or a regular expression. In a terminal, llguidance writes out all terminals that it names, so 30
-lines of the form A: B B make a text of 2^30 parts. And the time and the memory of a lexeme grow with the square of the number of its parts
-that may be absent, such as x? and x*: 4,096 of them in a row take 0.2 to 0.7 s and 60 MiB, 16,384 take 3 to 11 s and 550 to 1,080 MiB."""
+A lexeme is a terminal of a Lark grammar, or a regular expression. llguidance replaces each terminal's name in another terminal by the
+terminal's text, so 30 lines of the form A: B B make a text of 2^30 parts. The time and the memory for a lexeme also grow with the square of
+the number of its optional parts, such as x? and x*: 4,096 of them in a row take 0.2 to 0.7 s and 60 MiB, 16,384 take 3 to 11 s and 550 to
+1,080 MiB."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from typing import Any, NamedTuple
 from ..errors import GrammarError
 from .schemas import MOST_BYTES
 
-MOST_OPTIONAL = 4096  # parts that may be absent, in one lexeme; of several lexemes, the squares of their numbers are added up
+MOST_OPTIONAL = 4096  # maximum number of optional parts of one lexeme; for several lexemes, the squares of their numbers are added up
 
 
 class Size(NamedTuple):
-    """The size of a lexeme: characters of its text, and how many of its parts may be absent."""
+    """The size of a lexeme: the number of characters of its text, and the number of its optional parts."""
 
     characters: int
     optional: int
@@ -27,8 +28,8 @@ class Size(NamedTuple):
 
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
-_GROUP = re.compile(r"\(\?[^:)]*:?")  # what begins a group, whose ? is no repetition
-# x?, x*, x{0,3}, and an empty branch or group.
+_GROUP = re.compile(r"\(\?[^:)]*:?")  # the beginning of a group, whose ? is no repetition
+# Matches the sign of an optional part: x?, x*, x{0,3}, an empty branch or an empty group.
 _OPTIONAL = re.compile(r"[?*{]|(?<![^|(])(?=[|)])|(?<=\|)\Z")
 
 _TOKEN = re.compile(
@@ -49,25 +50,26 @@ def size_of_regex(pattern: str) -> Size:
 
 
 class _Definition:
-    """A rule or a terminal: the size of what is written in it, and the names in it."""
+    """A rule or a terminal: the size of its own text, and the names in its text."""
 
     def __init__(self) -> None:
         self.own = Size(0, 0)
-        self.patterns: list[Size] = []  # the sizes of its regular expressions, each by itself
+        self.patterns: list[Size] = []  # the size of each regular expression in it
         self.names: list[str] = []
 
 
 def _definitions(source: str) -> dict[str, _Definition]:
     found: dict[str, _Definition] = {}
     here = _Definition()
-    branch = True  # whether a branch begins here
+    branch = True  # whether the next token begins a branch
     for token in _TOKEN.finditer(source):
         kind, text = str(token.lastgroup), token[0]
         characters = optional = 0
         if kind == "comment":
             continue
         if kind == "begin":
-            here.own = Size(here.own.characters, here.own.optional + branch)  # the last branch of the definition before is empty
+            # `branch` is true if the last branch of the previous definition is empty
+            here.own = Size(here.own.characters, here.own.optional + branch)
             here = found.setdefault(re.sub(r"[\s?!]|\[.*|:.*", "", text), _Definition())
         elif kind == "name":
             here.names.append(text)
@@ -90,11 +92,12 @@ def _is_terminal(name: str) -> bool:
 
 
 def lexemes_of_lark(source: str) -> Iterator[Size]:
-    """Returns the sizes of the lexemes of a Lark grammar, with all terminals written out."""
+    """Returns the sizes of the lexemes of a Lark grammar, in which the names of terminals are replaced by their texts."""
     definitions = _definitions(source)
     whole: dict[str, Size] = {}
     for first in filter(_is_terminal, definitions):
-        # Without recursion, because a grammar may have a chain of ten thousand terminals. One that leads back to itself is refused later.
+        # The loop does not recurse, because a grammar may have a chain of ten thousand terminals. A terminal that contains itself is
+        # refused later.
         path = [] if first in whole else [(first, iter(definitions[first].names))]
         begun = {first}
         while path:
@@ -142,7 +145,7 @@ def _lexemes(kind: str, source: str) -> Iterator[Size]:
 
 
 def check_lexemes(kind: str, source: str) -> None:
-    """Raises GrammarError if llguidance would take too long for the lexemes of a grammar. kind, source: as in Grammar."""
+    """Raises GrammarError if llguidance would take too long for the lexemes of a grammar. kind, source: those of the Grammar."""
     squares = 0
     for size in _lexemes(kind, source):
         if size.characters > MOST_BYTES:

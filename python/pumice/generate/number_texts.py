@@ -1,8 +1,8 @@
-"""Numbers as JSON texts. This file tells which numbers of a schema the compiler (llguidance) keeps exactly, and makes regular expressions
-for the numbers between two bounds.
+"""Numbers as JSON texts. This file finds out which numbers of a schema the compiler (llguidance) keeps exactly, and makes regular
+expressions for the numbers between two bounds.
 
-The compiler stores each number as a double, is inexact after the 15th digit, and allows no exponents. For numbers that it would change, the
-regular expressions are made here, from integers and decimal digits and never from doubles.
+The compiler stores each number as a double, is inexact after the 15th digit, and allows no exponents. For numbers that the compiler would
+change, this file makes regular expressions from integers and decimal digits, and never from doubles.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ..errors import GrammarError
 Number = int | float
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-# Maximum number of digits of a bound. Every double has fewer digits before the point. The limit is needed because the size of the regular
+# Maximum number of digits of a bound. Every double has fewer digits before the point. There is a limit because the size of the regular
 # expression grows with the square of the number of digits.
 MOST_DIGITS = 320
-_WHOLE = 2**53  # from here on, not every integer is a double
+_WHOLE = 2**53  # at and above this number, not every integer is a double
 # Larger numbers are written with an exponent. Integers are an exception if a bound is larger than this.
 _PLAIN = 10**21
-_SMALL = Decimal("1e-20")  # smaller numbers are written with an exponent
+_SMALL = Decimal("1e-20")  # numbers below this are written with an exponent
 _LARGEST = sys.float_info.max
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Returns whether a value is a JSON number. A bool is not."""
+    """Returns whether a value is a JSON number. A bool does not count as one."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -51,14 +51,15 @@ def bound_kept(value: Any) -> bool:
 
 
 def _few_digits(value: float) -> bool:
-    """Returns whether the compiler parses this double exactly. It reads the digits as an integer and divides by a power of ten."""
+    """Returns whether the compiler parses this double exactly. The compiler reads the digits as an integer and divides it by a power of
+    ten."""
     text = repr(value)
     return "e" not in text and len(text.lstrip("-").replace(".", "").lstrip("0")) <= 15
 
 
 def multiple_kept(value: Number) -> bool:
-    """Returns whether the compiler parses this multipleOf exactly. It multiplies the number by ten until no digits are left after the
-    point."""
+    """Returns whether the compiler parses this multipleOf exactly. The compiler multiplies the number by ten until no digits remain after
+    the point."""
     number, places = float(value), 0
     while number != math.floor(number) and places < 20:
         number, places = number * 10, places + 1
@@ -87,11 +88,11 @@ def between(here: Mapping[str, Any], integer: bool, path: str) -> str:
 
 
 def _tighter(here: Mapping[str, Any], word: str, open_word: str, tighter: Any, path: str) -> tuple[Number | None, bool]:
-    """Returns the tighter of the two bounds that a schema can have on one side (such as minimum and exclusiveMinimum), and whether the
+    """Returns the tighter of the two bounds that a schema can have on one side (such as minimum and exclusiveMinimum), and whether this
     bound itself is excluded."""
     given, apart = here.get(word), here.get(open_word)
     for name, value in ((word, given), (open_word, apart)):
-        if isinstance(value, bool) and name == open_word:  # in JSON Schema draft 4, this is a flag that excludes the bound
+        if isinstance(value, bool) and name == open_word:  # in JSON Schema draft 4, a boolean here is a flag that excludes the other bound
             continue
         if value is None and name not in here:
             continue
@@ -130,8 +131,8 @@ def _doubles(low: Number | None, low_open: bool, high: Number | None, high_open:
 
 
 def _integers(low: int | None, high: int | None, all_: bool) -> str:
-    """Returns an expression for integers from low to high. all_: whether integers of any size are included if a bound is missing. If not,
-    integers beyond 10^21 are left to the expressions with exponents."""
+    """Returns an expression for integers from low to high. all_: whether integers of any size are included if a bound is missing. If it is
+    False, the expressions with exponents cover integers beyond 10^21."""
     if not all_:
         low = -_PLAIN if low is None else low
         high = _PLAIN if high is None else high
@@ -174,7 +175,7 @@ def _same_length(low: str, high: str) -> list[str]:
 
 
 def _at_least(digits: str) -> list[str]:
-    """Returns expressions for numbers that have as many digits as `digits` and are not smaller."""
+    """Returns expressions for numbers with as many digits as `digits` that are not smaller than it."""
     if not digits.strip("0"):
         return [_digits(len(digits))]
     found = [digits]
@@ -257,7 +258,7 @@ def _mantissa(number: Decimal) -> tuple[int, str]:
 
 
 def _mantissas(low: tuple[int, str], high: tuple[int, str]) -> list[str]:
-    """Returns expressions for mantissas from low to high, or up to 9.99... if high is 9 without further digits."""
+    """Returns expressions for mantissas from low to high. If high is 9 without further digits, they reach up to 9.99..."""
     (first, rest), (last, last_rest) = low, high
     whole = high == (9, "")
     if first == last and not whole:
@@ -280,7 +281,7 @@ def _exponents(low: int, high: int) -> str:
 
 
 def _rest_at_least(digits: str) -> list[str]:
-    """Returns expressions for the digits after a point (at least one) of numbers that are not less than 0.digits."""
+    """Returns expressions for the digits after the point (at least one) of numbers that are not less than 0.digits."""
     if not digits:
         return ["[0-9]+"]
     found = [f"{digits}[0-9]*"]

@@ -27,16 +27,17 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
     check_length(given, name)
     try:
         array = as_array(None if isinstance(given, BYTES) else given, name)
-    except ValueError:  # rows of different lengths
+    except ValueError:  # the rows have different lengths
         array = np.asarray(None)
-    if array.dtype == object and array.ndim == 1 and all(isinstance(i, int) for i in given):  # some ids are beyond 64 bits
+    if array.dtype == object and array.ndim == 1 and all(isinstance(i, int) for i in given):  # some ids do not fit into 64 bits
         array = np.array([i if 0 <= i < vocab_size else -1 for i in given], np.int64)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         found = f"an array of {array.dtype} with shape {array.shape}" if isinstance(given, np.ndarray) else type(given).__name__
         raise TypeError(f"{name} must be {needed}, not {found}{'' if isinstance(given, np.ndarray) else ' ' + shown(given)}")
-    if not array.size:  # without ids, no dtype is wrong: numpy makes float64 of []
+    if not array.size:  # without ids any dtype is accepted, because numpy makes float64 of []
         return np.zeros(0, np.int32)
-    if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):  # numpy takes True and False for 1 and 0
+    # numpy would convert True and False to 1 and 0
+    if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):
         boolean = next((i for i, token in enumerate(given) if isinstance(token, (bool, np.bool_))), None)
         if boolean is not None:
             raise TypeError(f"{name}: token {boolean} is a boolean, not an id")
@@ -48,7 +49,7 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
 
 
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str = "prompt", add_special: bool = True) -> Int32:
-    """Returns a prompt as int32 ids. A str is tokenized, and ids are checked.
+    """Returns a prompt as int32 ids. A str is tokenized. Ids are checked.
 
     If the str itself begins with the text of the bos token, no second bos token is added."""
     if isinstance(prompt, str):

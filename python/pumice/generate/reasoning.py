@@ -1,4 +1,4 @@
-"""The texts around a model's reasoning, in the form in which the engine ends the reasoning after max_reasoning_tokens."""
+"""The texts around a model's reasoning, in the form that the engine needs to end the reasoning after max_reasoning_tokens."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Marks:
-    """How the answers of a model mark reasoning, as texts in which control tokens are spelled by name.
+    """The texts with which a model's answers mark reasoning. Control tokens in these texts are spelled by name.
 
     open, close: the texts around reasoning.
     others: texts that open other parts of an answer.
     call: the beginning of a tool call, after which no reasoning comes, or "".
-    once: whether a grammar of the whole answer has reasoning at its beginning alone.
-    leads: whether the grammar of the answer is one of those, so that text that looks like a marker begins no reasoning later."""
+    once: whether a grammar of the whole answer allows reasoning only at the beginning.
+    leads: whether the answer has such a grammar. If so, a later text that looks like the opening marker does not begin reasoning."""
 
     open: str
     close: str
@@ -32,35 +32,35 @@ class Marks:
     leads: bool = False
 
     def opened_in(self, text: str) -> bool:
-        """Returns whether a text ends inside of reasoning."""
+        """Returns whether a text ends inside the reasoning."""
         return text.rfind(self.open.rstrip()) > text.rfind(self.close)
 
 
 @dataclass(frozen=True)
 class Reasoning:
-    """How one prompt's answers reason. opened: the prompt has opened the reasoning already."""
+    """The data that the engine needs about the reasoning in one prompt's answers. opened: whether the reasoning begins in the prompt."""
 
     marks: _core.ReasoningMarks
     opened: bool
 
 
 class ReasoningBudgets:
-    """The marks of one model in the engine's form, each made once. Any number of threads may share this object."""
+    """One model's Marks, converted to the engine's form. Each is converted once. Any number of threads may share this object."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: Callable[[], _core.TokenBytes]) -> None:
-        """tokens: returns the bytes of the model's tokens."""
+        """tokens: a function that returns the bytes of the model's tokens."""
         self._tokenizer, self._tokens = tokenizer, tokens
         self._made: dict[Marks, _core.ReasoningMarks] = {}
         self._lock = Lock()
 
     def marks(self, marks: Marks) -> _core.ReasoningMarks:
-        """Returns marks in the engine's form. Raises TokenizerError if the tokenizer cannot spell them."""
+        """Returns `marks` in the engine's form. Raises TokenizerError if the tokenizer cannot spell them."""
         with self._lock():
             if (known := self._made.get(marks)) is not None:
                 return known
-        opening = marks.open.rstrip()  # models may leave out blanks behind it
+        opening = marks.open.rstrip()  # models may leave out blanks after it
         open_ids, close_ids = self._ids(opening), self._ids(marks.close)
-        # If other parts of an answer begin with the same tokens, reasoning is certain from the first token on that differs.
+        # If other parts of an answer begin with the same tokens, the first different token shows that the part is reasoning.
         shared = max((_shared(open_ids, self._ids(other)) for other in marks.others if other), default=0)
         again = open_ids[: shared + 1] if shared else []
         made = _core.ReasoningMarks(
@@ -72,7 +72,7 @@ class ReasoningBudgets:
     def _ids(self, text: str) -> list[int]:
         ids = [int(i) for i in self._tokenizer.encode(text, add_special=False)]
         spelt = b"".join(map(self._tokenizer.token_bytes, ids))
-        if spelt.removeprefix(b" ") != text.encode():  # some tokenizers begin each text with a space
+        if spelt.removeprefix(b" ") != text.encode():  # some tokenizers add a space before each text
             raise TokenizerError(
                 f"max_reasoning_tokens needs tokens that spell the marker {text!r} of the model's reasoning, and those of its tokenizer "
                 f"spell {spelt.decode('utf-8', 'replace')!r}. Leave max_reasoning_tokens out"
@@ -81,5 +81,5 @@ class ReasoningBudgets:
 
 
 def _shared(first: list[int], second: list[int]) -> int:
-    """Returns the number of equal tokens at the beginning of two lists."""
+    """Returns the number of equal tokens at the beginning of both lists."""
     return next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))

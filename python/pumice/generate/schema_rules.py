@@ -1,8 +1,8 @@
-"""Turns a schema into Lark rules, for values that the compiler (llguidance) would change if it compiled the schema itself. These are
+"""Converts a schema to Lark rules, for values that the compiler (llguidance) would change if it compiled the schema itself. These are
 numbers with many digits (JsonRules), and arguments that are not plain JSON (chats/bare_arguments.py).
 
 JsonRules makes rules for the parts of a schema that contain such a number. The compiler compiles all other parts as JSON schemas. The rules
-support fewer keywords than the compiler. Any other keyword raises a GrammarError that says where it is.
+support fewer keywords than the compiler. Any other keyword raises a GrammarError that names its position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .schemas import ENFORCED, RELAXABLE, for_compiler, inner_schemas, places, p
 
 T = TypeVar("T")
 
-# Annotations: keywords that restrict nothing.
+# Annotations, which are keywords that restrict nothing.
 ABOUT = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id", "$defs",
     "definitions", "x-guidance",
@@ -34,7 +34,7 @@ _WORDS = {True: '"true"', False: '"false"', None: '"null"'}
 class SchemaRules:
     """Builds the rules of one schema. made: the grammar to which the rules are added.  name: the prefix of the rules' names."""
 
-    of_kind: Mapping[str, tuple[str, ...]] = {  # for each type, the keywords that apply to its values
+    of_kind: Mapping[str, tuple[str, ...]] = {  # type -> the keywords that apply to its values
         "object": ("properties", "required", "additionalProperties"),
         "array": ("items", "prefixItems", "minItems", "maxItems"),
         "string": ("minLength", "maxLength"),
@@ -44,7 +44,7 @@ class SchemaRules:
         "null": (),
     }
     unions: tuple[str, ...] = ("anyOf",)
-    # All keywords that are not in this set count as annotations.
+    # The keywords that are not annotations.
     _KNOWN = frozenset({*ENFORCED, *itertools.chain(*RELAXABLE.values()), "$dynamicRef", "$recursiveRef"})
     comma, colon = '","', '":"'
     open_list, close_list, open_object, close_object = '"["', '"]"', '"{"', '"}"'
@@ -212,7 +212,7 @@ class SchemaRules:
                 raise GrammarError(f"{path}/required: {shown(key)} is not among the properties, and no others may be there")
         inner = {key: (value, pointer(f"{path}/properties", key)) for key, value in named.items()}
         inner |= {key: (more, f"{path}/additionalProperties") for key in required if key not in named}
-        # `rest` matches the pairs that may follow an earlier pair. `whole` matches the same pairs if no pair comes before them.
+        # `rest` matches the pairs that may follow another pair. `whole` matches the same pairs if no pair comes before them.
         rest = whole = ""
         if more is not False:
             pair = self._rule(f"{self._free_key(list(inner))} {self.colon} {self._value(more, f'{path}/additionalProperties')}")
@@ -252,13 +252,13 @@ class SchemaRules:
 
 
 class JsonRules(SchemaRules):
-    """Builds rules for JSON in which the numbers have all digits of the schema. guidance: the compiler's options, such as whitespace."""
+    """Builds rules for JSON whose numbers have all digits of the schema. guidance: the compiler's options, such as whitespace."""
 
     of_kind = {
         **SchemaRules.of_kind,
         "string": ("minLength", "maxLength", "pattern", "format"),
     }
-    _words: Mapping[str, tuple[str, ...]] = {  # all keywords of each type, including some for which there are no rules
+    _words: Mapping[str, tuple[str, ...]] = {  # type -> all its keywords, including some for which there are no rules
         "object": (
             *of_kind["object"], "patternProperties", "propertyNames", "minProperties", "maxProperties", "dependencies", "dependentRequired",
             "dependentSchemas", "unevaluatedProperties",
@@ -300,8 +300,8 @@ class JsonRules(SchemaRules):
         except GrammarError:
             if id(schema) in self._must:
                 raise
-            # Here the only such number is an exclusive bound of numbers with a fraction. The compiler enforces it on the decimal text (see
-            # _numbers).
+            # In this part, the only number that the compiler would change is an exclusive bound of numbers with a fraction. The compiler
+            # enforces this bound for the decimal text (see _numbers), so it may compile the part.
             return self._compiled(schema, path)
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,8 +328,8 @@ class JsonRules(SchemaRules):
         return super()._union(word, here, path)
 
     def _of_kinds(self, kinds: Sequence[str], here: Mapping[str, Any], path: str) -> str:
-        """Returns an expression for values of several types. Types whose values contain no number that the compiler would change are left
-        to the compiler, in one schema."""
+        """Returns an expression for values of several types. The compiler gets one schema with the types whose values contain no number
+        that it would change."""
         self._only(here, path, "type", *itertools.chain(*self._words.values()))
         leading = [kind for kind in kinds if self._leads(kind, here)]
         bodies = []
@@ -353,7 +353,8 @@ class JsonRules(SchemaRules):
     # ---- parts that the compiler compiles
 
     def _compiled(self, schema: Any, path: str) -> str:
-        """Returns a reference to a schema that the compiler compiles, for a part without numbers that the compiler would change."""
+        """Returns a reference to a part of the schema that the compiler compiles. The part has no numbers that the compiler would
+        change."""
         document, origins = self._document(schema, path)
         key = json.dumps(document)
         if key not in self._compiled_before:
@@ -362,8 +363,8 @@ class JsonRules(SchemaRules):
         return self._compiled_before[key]
 
     def _document(self, schema: Any, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """Returns a part of the schema together with everything that it refers to, and a dict from the JSON pointers in this result to
-        those in the original schema."""
+        """Returns (part, origins). The part of the schema contains everything to which it refers. `origins` maps JSON pointers in the part
+        to those in the original schema."""
         origins, names, definitions = {"#": path}, dict[str, str](), dict[str, Any]()
 
         def copy(here: Any) -> Any:
@@ -398,7 +399,7 @@ class JsonRules(SchemaRules):
 
     def _choice(self, values: Sequence[Any], path: str) -> str:
         """Returns an expression for one of several values. All values that are not objects or lists are alternatives of one terminal,
-        because a row (item set) of llguidance's parser holds at most 2,000 items."""
+        because a row of llguidance's parser (an Earley item set) holds at most 2,000 items."""
         plain = [lark_text(json.dumps(value, ensure_ascii=False)) for value in values if not isinstance(value, (dict, list))]
         found = [self._written(value, path) for value in values if isinstance(value, (dict, list))]
         if plain:
@@ -412,13 +413,13 @@ class JsonRules(SchemaRules):
         return self._written_text(key, path)
 
     def _free_key(self, others: Sequence[str]) -> str:
-        """Returns an expression for any key except `others`. The key cannot contain \\u escapes, because they could spell one of
+        """Returns an expression for any key except `others`. The key cannot contain \\u escapes, because these could spell one of
         `others`."""
         known = " | ".join(self._written_text(key, "") for key in others)
         any_key = r'/"([^"\\\x00-\x1f\x7f]|\\["\\bfnrt])*"/'
         return self._made.rule(self._new().upper(), f"{any_key} & ~({known})" if known else any_key)
 
-    # ---- finding out whether two branches of a oneOf can both match
+    # ---- whether two branches of a oneOf can both match
 
     def _disjoint(self, branches: Sequence[Any]) -> bool:
         return all(self._apart(a, b, 0) for a, b in itertools.combinations(branches, 2))
@@ -438,7 +439,7 @@ class JsonRules(SchemaRules):
             return depth <= 8
         first, second = (here.get("enum", [here["const"]] if "const" in here else None) for here in (a, b))
         if isinstance(first, list) and isinstance(second, list):
-            return not any(x == y for x in first for y in second)  # in Python, 1 equals True, so these count as the same value
+            return not any(x == y for x in first for y in second)  # in Python 1 equals True, so these two count as the same value
         if _types(a) != {"object"} or _types(b) != {"object"}:
             return False
         return any(self._apart(self._property(a, key), self._property(b, key), depth + 1) for key in _required(a) | _required(b))
@@ -450,17 +451,17 @@ class JsonRules(SchemaRules):
 
 
 def origin(schema: Mapping[str, Any], where: str) -> str:
-    """Returns the JSON pointer in the original schema for a pointer in one of the compiler's schemas."""
+    """Converts a JSON pointer in one of the compiler's schemas to one in the original schema."""
     try:
         origins = json.loads(schema["$comment"])
         begin = max((begin for begin in origins if where.startswith(begin)), key=len)
         return f"{origins[begin]}{where.removeprefix(begin)}"
-    except (KeyError, TypeError, ValueError):  # the schema is the original itself
+    except (KeyError, TypeError, ValueError):  # the schema is the original one
         return where
 
 
 def exact(schema: dict[str, Any], guidance: Mapping[str, Any], made: Lark, name: str) -> str | None:
-    """Adds rules for a prepared schema to `made` and returns the expression for a value. Returns None if the compiler keeps all numbers of
+    """Adds rules for a prepared schema to `made`, and returns the expression for a value. Returns None if the compiler keeps all numbers of
     the schema."""
     rules = JsonRules(made, name, schema, guidance)
     return rules.whole() if rules.needed else None
@@ -468,8 +469,8 @@ def exact(schema: dict[str, Any], guidance: Mapping[str, Any], made: Lark, name:
 
 def _numbers(schema: Any) -> Iterator[tuple[str, dict[str, Any], bool]]:
     """Yields (JSON pointer, schema that contains the number, loose) for each number that the compiler would change. loose: whether the
-    number is an exclusive bound of numbers with a fraction. The compiler keeps such a bound for the decimal text, but the text may be
-    rounded when it is parsed: 0.9999... with twenty digits is less than 1, but parses to 1."""
+    number is an exclusive bound of numbers with a fraction. The compiler enforces such a bound for the decimal text, but parsing may round
+    the text: 0.9999... with twenty digits is less than 1, but parses to 1."""
     for path, here in places(schema):
         if "const" in here and not number_texts.kept(here["const"]):
             yield pointer(path, "const"), here, False
@@ -493,7 +494,7 @@ def _types(here: Mapping[str, Any]) -> set[str]:
 
 
 def _leading_to(schema: Any, ends: set[int]) -> set[int]:
-    """Returns the id()s of the schemas that contain one of the schemas in `ends` (also id()s) at any depth, including `ends` themselves."""
+    """Returns the id()s of the schemas in `ends` (also id()s), and of all schemas that contain one of these at any depth."""
     outer: dict[int, list[int]] = defaultdict(list)
     for _, here in places(schema) if ends else ():
         for keys, inner in inner_schemas(here):
@@ -514,14 +515,14 @@ def _required(here: Mapping[str, Any]) -> set[str]:
 
 
 def is_a(kind: type[T], value: Any, path: str) -> T:
-    """Returns `value`. Raises GrammarError that names its path unless it is an instance of `kind`."""
+    """Returns `value` if it is an instance of `kind`. Otherwise raises GrammarError that names `path`."""
     if isinstance(value, kind):
         return value
     raise GrammarError(f"{path}: {shown(value)} is no {_KINDS[kind]}")
 
 
 def sizes(here: Mapping[str, Any], low: str, high: str, path: str, limit: int | None = None) -> tuple[int, int | None]:
-    """Returns the minimum and the maximum that two keywords give. limit: a further maximum."""
+    """Returns the minimum and the maximum that two keywords set. limit: a further maximum."""
     for word in (low, high):
         given = here.get(word, 0)
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
@@ -550,12 +551,12 @@ def listed_values(here: Mapping[str, Any], path: str) -> list[Any]:
 
 def has_no_value(schema: Any, path: str) -> bool:
     """Returns whether a schema allows no value: it is false, or none of the values that it lists has its type. A property with such a
-    schema cannot be there."""
+    schema must be absent."""
     if isinstance(schema, Mapping) and ("enum" in schema or "const" in schema):
         return not listed_values(schema, path)
     return schema is False
 
 
 def _as_of(value: Any, kinds: Sequence[str]) -> Any:
-    """Returns a value in the form of its type: if the type is "integer", a float such as 3.0 becomes an int."""
+    """Returns a value in the form that its type needs: if the type is "integer", a float such as 3.0 becomes an int."""
     return int(value) if isinstance(value, float) and "integer" in kinds and "number" not in kinds else value

@@ -24,16 +24,16 @@ MOST_PATTERNS = 500  # maximum number of patterns in a schema; with 5,000, each 
 # states as this multiple, and takes 1 s to build at the maximum.
 MOST_MULTIPLE = 100_000
 
-# The JSON Schema keywords that llguidance enforces. It refuses the keywords in RELAXABLE that are not in this list. All other keywords are
-# annotations.
+# The JSON Schema keywords that llguidance enforces. llguidance refuses the keywords in RELAXABLE that are not in this list. All other
+# keywords are annotations.
 ENFORCED = (
     "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format",
     "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
     "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
 )  # fmt: skip
-# Patterns in place of formats for which the compiler's own regular expressions allow values that the standard forbids: 29 February of each
-# year, and leap seconds at any minute. A leap second is allowed as 23:59:60 UTC and refused with any other offset, because a regular
-# expression that adds up the time and all offsets would have 72 KB.
+# Patterns that replace formats for which the compiler's own regular expressions allow values that the standard forbids: 29 February in
+# every year, and leap seconds at any minute. A leap second is allowed as 23:59:60 UTC and refused with any other offset, because a regular
+# expression for all combinations of times and offsets would have 72 KB.
 _DAY = (
     r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|"
     r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
@@ -49,7 +49,7 @@ ANNOTATIONS = frozenset({
     "base64", "base64url", "binary", "byte", "decimal", "directory-path", "double", "file-path", "float", "float32", "float64", "int16",
     "int32", "int64", "int8", "json-string", "multi-host-uri", "password", "path", "uint16", "uint32", "uint64", "uint8",
 })  # fmt: skip
-# Maps each word that `relax` accepts to the keywords that the word relaxes. Relaxing lets a schema allow more, never less.
+# Word that `relax` accepts -> the keywords that it relaxes. A relaxed schema allows more values, never fewer.
 RELAXABLE = {
     name: (name, *more)
     for name, *more in (
@@ -60,14 +60,14 @@ RELAXABLE = {
     )
 }  # fmt: skip
 
-# Values with which a keyword restricts nothing. The compiler refuses some of these keywords, so they are left out.
+# Values with which a keyword restricts nothing. Such keywords are left out, because the compiler refuses some of them.
 _IDLE: dict[str, tuple[Any, ...]] = {
     "dependencies": ({},), "dependentRequired": ({},), "dependentSchemas": ({},), "not": (False,), "propertyNames": (True, {}),
     "unevaluatedItems": (True, {}), "unevaluatedProperties": (True, {}), "uniqueItems": (False,),
 }  # fmt: skip
-# Keywords whose values count something. JSON Schema writes 2 also as 2.0, which the compiler refuses.
+# Keywords whose values are counts. JSON Schema allows 2.0 for 2, which the compiler refuses.
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-# Keywords that restrict nothing unless one of the others is beside them.
+# Keywords that restrict nothing unless one of the listed keywords is beside them.
 _IDLE_WITHOUT = {
     "if": ("then", "else"), "then": ("if",), "else": ("if",), "minContains": ("contains",), "maxContains": ("contains",),
 }  # fmt: skip
@@ -88,7 +88,7 @@ def is_pydantic(given: Any) -> bool:
 
 
 def schema_of_type(given: Any) -> dict[str, Any]:
-    """Returns a schema as a dict of plain JSON. The schema is given as a dict, a JSON text or a pydantic type."""
+    """Returns a schema as a dict of plain JSON. `given` is a dict, a JSON text or a pydantic type."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -100,7 +100,7 @@ def schema_of_type(given: Any) -> dict[str, Any]:
         make = given.model_json_schema if hasattr(given, "model_json_schema") else given.json_schema
         try:
             given = make()
-        except Exception as error:  # pydantic raises error classes of its own for types without JSON
+        except Exception as error:  # pydantic raises its own error classes for types that JSON cannot express
             raise GrammarError(f"{shown(given)} has no JSON schema: {error}") from error
     if given is True:
         return {}
@@ -126,9 +126,9 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_json(given: Any) -> Any:
-    """Returns a copy of plain dicts and lists. Raises GrammarError if the value is not JSON, is nested deeper than 64 levels, or is too
-    large."""
-    room = MOST_BYTES  # the number of bytes that are left, where each value takes at least one
+    """Returns a copy that contains only plain dicts and lists. Raises GrammarError if the value is not JSON, is nested deeper than 64
+    levels, or is too large."""
+    room = MOST_BYTES  # remaining number of bytes; each value takes at least one
 
     def copy(value: Any, path: str, depth: int) -> Any:
         nonlocal room
@@ -175,7 +175,7 @@ def inner_schemas(here: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ..
 
 
 def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (JSON pointer, schema) for a schema and all schemas inside it, including those that only a reference names."""
+    """Yields (JSON pointer, schema) for a schema and all schemas inside it, including those that are only reached by a reference."""
     waiting: list[tuple[str, Any]] = [("#", schema)]
     seen: set[int] = set()
     while waiting:
@@ -191,7 +191,7 @@ def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def referred(schema: Any, here: Mapping[str, Any]) -> Any:
-    """Returns the schema that the $ref of `here` names in `schema`, or None if there is none."""
+    """Returns the schema in `schema` to which the $ref of `here` refers, or None if there is none."""
     ref = here.get("$ref")
     if ref == "#":
         return schema
@@ -199,7 +199,7 @@ def referred(schema: Any, here: Mapping[str, Any]) -> Any:
 
 
 def schema_at(schema: Any, ref: str) -> Any:
-    """Returns the value that a JSON pointer names, or None if there is none."""
+    """Returns the value to which a JSON pointer refers, or None if there is none."""
     for part in ref[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(schema, dict):
@@ -237,7 +237,7 @@ def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[st
             for name in RELAXABLE[word]:
                 if name in here:
                     relaxed.append(pointer(path, name))
-                    if name != "oneOf":  # the compiler is told to treat oneOf as anyOf
+                    if name != "oneOf":  # oneOf remains, and an option makes the compiler treat it as anyOf
                         del here[name]
         for word in [word for word in here if _is_idle(word, here)]:
             del here[word]
@@ -273,7 +273,7 @@ def _is_idle(word: str, here: Mapping[str, Any]) -> bool:
 
 
 def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
-    """Rewrites the regular expressions of a schema as the compiler must read them, and formats of EXACT_FORMATS as patterns. Changes `here`
+    """Converts the regular expressions of a schema to the compiler's syntax, and the formats of EXACT_FORMATS to patterns. Changes `here`
     in place. path: the JSON pointer of `here`."""
     if isinstance(pattern := here.get("pattern"), str):
         here["pattern"] = _without_nul(pattern, pointer(path, "pattern"))
@@ -282,7 +282,8 @@ def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
         if len(read) < len(named):
             raise GrammarError(f"{where}: two of its patterns are the same: {', '.join(shown(pattern) for pattern in named)}")
         for pattern, given in read.items():
-            if (better := _without_nul(pattern, where)) != pattern:  # a key with a NUL would fall to another pattern, or to the other keys
+            # if the pattern were changed, a key with a NUL would match another pattern or count as an additional key
+            if (better := _without_nul(pattern, where)) != pattern:
                 raise GrammarError(
                     f'{where}: {shown(given)} cannot be enforced, because a class of characters leaves out " or \\ and not the NUL '
                     f"character. {shown(better)} can"
@@ -307,17 +308,17 @@ def _without_nul(pattern: str, where: str) -> str:
 
 
 def for_compiler(schema: dict[str, Any], guidance: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a prepared schema as the compiler reads it. guidance: the compiler's options for JSON.
+    """Returns a prepared schema in the form that the compiler needs. guidance: the compiler's options for JSON.
 
-    Where an object names keys and may have others, the compiler (llguidance 1.9) would allow "\\u0061" as another key than "a". Then no
-    text of the schema can have an escape with \\u, so that each key has one spelling."""
+    If an object names keys and may have others, the compiler (llguidance 1.9) would accept "\\u0061" as a different key than "a". To give
+    each key only one spelling, no text of such a schema may have an escape with \\u."""
     if _forbids_escapes(schema):
         guidance = {**guidance, "json_allowed_escapes": 'nrbtf\\"'}
     return {**schema, "x-guidance": dict(guidance)}
 
 
 def _forbids_escapes(schema: dict[str, Any]) -> bool:
-    """Returns whether no text of a schema may have an escape with \\u, because an object names keys and may have others."""
+    """Returns whether the texts of a schema must not have escapes with \\u, because an object names keys and may have others."""
     words = ("properties", "required", "patternProperties")
     return any(here.get("additionalProperties", True) is not False and any(here.get(word) for word in words) for _, here in places(schema))
 
@@ -339,7 +340,7 @@ def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None
 
 
 def _units(number: Fraction, denominator: int) -> int:
-    """Returns a decimal number without its point, such as 37 for 0.37. There are enough digits after the point to write 1 / denominator
-    too, so that 0.37 with the denominator 1000 gives 370."""
+    """Returns a decimal number without its point, such as 37 for 0.37. The number first gets so many digits after the point that 1 /
+    denominator could be written, too: 0.37 with the denominator 1000 gives 370."""
     places = next((k for k in range(400) if 10**k % math.lcm(number.denominator, denominator) == 0), 400)
     return number.numerator * int(10**places) // number.denominator

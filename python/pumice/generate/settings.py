@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Sampling(TypedDict, total=False):
-    """The keyword arguments of generate(), stream() and chat(). None means the model's own setting or, if the model has none, off."""
+    """The keyword arguments of generate(), stream() and chat(). None means the model's own setting. If the model has none, the setting is
+    off."""
 
     max_new_tokens: int
     min_new_tokens: int
@@ -62,7 +63,7 @@ class Sampling(TypedDict, total=False):
     draft: Model | None
 
 
-_OFF = _core.GenerateParams()  # the engine's defaults, which are used here too
+_OFF = _core.GenerateParams()  # the engine's defaults, which are also the defaults here
 
 SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
     "max_new_tokens": _OFF.max_new_tokens,
@@ -77,41 +78,42 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The resolved sampling settings of a call. Each comes from the call, or else from the model's own settings, or else it is off
-    (greedy). docs/python/generate.md says in which order filters apply.
+    """The resolved sampling settings of a call. The value of a setting is that of the call. Otherwise it is that of the model's own
+    settings. Otherwise the setting is off (greedy). docs/python/generate.md explains in which order filters apply.
 
     max_new_tokens: maximum number of generated tokens.
     min_new_tokens: the first `min_new_tokens` tokens are neither an end token nor one of `stop_ids`.
     ignore_eos: whether end tokens are treated like all other tokens.
     bad_words: sequences of token ids that are never generated as a whole.
-    max_reasoning_tokens: the reasoning is ended after this many tokens, or None for no budget.
+    max_reasoning_tokens: the reasoning ends after this many tokens. None means no limit.
     logits_processor: the caller's function that changes the logits of each token, or None.
-    temperature: logits are divided by it, at most 1e6. 0 is greedy.
-    top_k: only this many most likely tokens may come. 0 is off.
-    top_p: only the most likely tokens that have this much probability together may come. 1 is off.
-    min_p: only tokens with at least this share of the likeliest token's probability may come. 0 is off.
-    typical_p: only the tokens nearest the entropy that have this much probability together may come. 1 is off.
+    temperature: number by which logits are divided, at most 1e6. 0 is greedy.
+    top_k: only this many most likely tokens can be sampled. 0 is off.
+    top_p: only the most likely tokens that together have this probability can be sampled. 1 is off.
+    min_p: only tokens with at least this fraction of the most likely token's probability can be sampled. 0 is off.
+    typical_p: only the tokens nearest to the entropy that together have this probability can be sampled. 1 is off.
     repetition_penalty: for each token that came before, a positive logit is divided by it, a negative one multiplied; 0.001 to 1000. 1 is
         off.
-    presence_penalty: subtracted once from the logit of each token of the answer so far, -100 to 100. 0 is off.
-    frequency_penalty: subtracted from the logit of each token as often as it came in the answer, -100 to 100. 0 is off.
-    dry_multiplier, dry_base, dry_allowed_length: the DRY penalty of a token that would repeat the last n tokens' earlier continuation:
-        dry_multiplier * dry_base^(n - dry_allowed_length). dry_multiplier 0 is off.
-    dry_range: the number of last tokens that DRY looks at. 0 means all.
-    dry_breakers: token ids over which no repetition reaches.
-    top_n_sigma: only tokens whose logit is within this many standard deviations of the largest may come. 0 is off.
+    presence_penalty: number that is subtracted once from the logit of each token that the answer already has, -100 to 100. 0 is off.
+    frequency_penalty: number that is subtracted from a token's logit for each time that the answer has this token, -100 to 100. 0 is off.
+    dry_multiplier, dry_base, dry_allowed_length: DRY's penalty of a token that would repeat what followed the last n tokens earlier in the
+        text: dry_multiplier * dry_base^(n - dry_allowed_length). dry_multiplier 0 is off.
+    dry_range: the number of last tokens in which DRY looks for repetitions. 0 means all.
+    dry_breakers: token ids that end a repetition, so that DRY does not look beyond them.
+    top_n_sigma: only tokens whose logit is within this many standard deviations of the largest logit can be sampled. 0 is off.
     xtc_probability, xtc_threshold: with this probability, of all tokens that have at least the threshold's probability only the least
-        likely one may come. xtc_probability 0 is off.
-    mirostat_tau, mirostat_eta: Mirostat 2: the surprise of a token, in bits, that is aimed at, and how fast. mirostat_tau 0 is off.
+        likely one can be sampled. xtc_probability 0 is off.
+    mirostat_tau, mirostat_eta: Mirostat 2: the target surprise of a token in bits, and the rate at which it is approached. mirostat_tau 0
+        is off.
     logit_bias: token id -> number that is added to the token's logit (-1e20 to 1e20; -inf forbids the token).
     seed: the seed of the random numbers, 0 to 2^64 - 1, or None for a new one.
     stop: strings that end the text.
     stop_ids: token ids that end the text.
     n: number of samples for each prompt.
     logprobs: the number of alternatives per token, or None for no log-probabilities.
-    priority: calls with a higher priority go first, -1000 to 1000.
-    max_seconds: the call ends this long after its start and returns what it has. 0 means no limit.
-    chunk_seconds: least time between the chunks of a stream, but for the first and the last one.
+    priority: calls with a higher priority run first, -1000 to 1000.
+    max_seconds: the call ends this long after its start and returns what was generated until then. 0 means no limit.
+    chunk_seconds: least time between two chunks of a stream, except for the first and the last one.
     """
 
     max_new_tokens: int = _OFF.max_new_tokens
@@ -149,8 +151,8 @@ class SamplingParams:
     chunk_seconds: float = _OFF.chunk_seconds
 
 
-_MOST_IDS = 2**31  # more tokens than any vocabulary has
-_OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the loop in engine_params() does not copy
+_MOST_IDS = 2**31  # more than the number of tokens of any vocabulary
+_OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the loop in engine_params() skips
 
 
 def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.GenerateParams:
@@ -164,14 +166,14 @@ def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.
     return told
 
 
-# Settings that restrict which tokens can be sampled. If one of them is on and no temperature is given, the temperature is 1.
+# Settings that restrict which tokens can be sampled. If one of them is on and no temperature is set, the temperature is 1.
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")
-# Further settings of this kind, which a generation_config.json does not have.
+# Further settings of this kind, which generation_config.json cannot have.
 _OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")
-# Settings that need the tokenizer or are not a single number. All others are passed on to the engine as they are.
+# Settings that need the tokenizer or are not a single number. All others are passed to the engine unchanged.
 _READ = ("ignore_eos", "bad_words", "logits_processor", "dry_breakers", "logit_bias", "stop", "stop_ids", "logprobs")
 
-# Maps each setting that does nothing unless another setting is on to that other setting, which is 0 (off) by default.
+# Setting that does nothing unless another one is on -> that other setting, which is 0 (off) by default.
 _SWITCHES = {
     **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_range", "dry_breakers"), "dry_multiplier"),
     "xtc_threshold": "xtc_probability",
@@ -188,7 +190,7 @@ _GGUF_KEYS = {
     "general.sampling.xtc_probability": "xtc_probability",
     "general.sampling.xtc_threshold": "xtc_threshold",
 }
-# The version of Mirostat: 1 or 2. If the file gives no tau, llama.cpp uses 5.
+# The version of Mirostat, 1 or 2. If the file has no tau, llama.cpp uses 5.
 _GGUF_MIROSTAT = "general.sampling.mirostat"
 
 
@@ -198,17 +200,17 @@ class ModelSettings:
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
-    suppressed: tuple[int, ...] = ()  # tokens that must not be generated
+    suppressed: tuple[int, ...] = ()  # ids of tokens that must not be generated
     bad_words: tuple[tuple[int, ...], ...] = ()
     ignored: tuple[str, ...] = ()  # "key=value" for each setting in the files that pumice does not support
 
 
 _GGUF_SUPPRESSED = "tokenizer.ggml.suppress_tokens"
-TOP_K_OF_SAMPLING = 50  # transformers' top_k if a generation_config.json turns sampling on and gives no top_k
+TOP_K_OF_SAMPLING = 50  # transformers' top_k if a generation_config.json turns sampling on and has no top_k
 
 
 # Settings of transformers' generate() that pumice does not support, each with the values that mean "off". Maximum lengths (max_new_tokens,
-# max_length) are not listed, because the call decides them.
+# max_length) are not listed, because the call sets them.
 _NOT_DONE: dict[str, tuple[Any, ...]] = {
     "min_new_tokens": (0,),
     "min_length": (0,),
@@ -238,8 +240,8 @@ def _ignored(get: Callable[[str], Any], keys: Mapping[str, tuple[Any, ...]]) -> 
 
 
 def model_settings(file: _core.ModelFile) -> ModelSettings:
-    """Returns the settings in general.sampling.* of a GGUF file, or in the generation_config.json of a folder. If that file has no
-    eos_token_id, the one in config.json is used."""
+    """Returns the settings in general.sampling.* of a GGUF file, or in the generation_config.json of a folder. If generation_config.json
+    has no eos_token_id, the eos_token_id of config.json is used."""
     if file.kind == "gguf":
         found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
         if file.get(_GGUF_MIROSTAT) == 2:
@@ -267,7 +269,7 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     if eos is None:
         eos = file.get("eos_token_id")
     if eos is None:
-        eos = file.get("text_config.eos_token_id")  # of a multimodal model
+        eos = file.get("text_config.eos_token_id")  # the key that multimodal models have
     suppressed = _token_ids(values.get("suppress_tokens"), "suppress_tokens", str(source))
     eos_ids = _token_ids(eos, "eos_token_id", str(source))
     given = values.get("bad_words_ids")
@@ -303,7 +305,7 @@ def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
 
 
 def check_setting(name: str, value: Any, alias: str) -> None:
-    """Checks the value of a numeric setting that the caller has given under another name, which an error's message then has."""
+    """Checks the value of a numeric setting that the caller has passed under the name `alias`. An error message then uses that name."""
     try:
         _numbers({name: value})
     except (TypeError, ValueError) as error:
@@ -311,7 +313,7 @@ def check_setting(name: str, value: Any, alias: str) -> None:
 
 
 def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the given numeric settings after the engine has checked and rounded them."""
+    """Returns numeric settings after the engine has checked and rounded them."""
     told = _core.GenerateParams()
     for name, value in given.items():
         setattr(told, name, value)
@@ -327,15 +329,15 @@ def _given_numbers(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_without_model(call: Mapping[str, Any]) -> None:
     """Checks the settings of later calls before a model is loaded: numbers, ignore_eos and stop. The other settings need the model's
-    tokenizer, so resolve_params() alone checks them. Raises TypeError or ValueError that names the wrong argument."""
+    tokenizer, so only resolve_params() checks them. Raises TypeError or ValueError that names the wrong argument."""
     _given_numbers(call)
     _ignore_eos(call)
     _stops(call.get("stop"), _MOST_IDS)
 
 
 def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
-    """Returns the settings of a call: the call's own value, else the model's, else off (greedy). Raises TypeError or ValueError that names
-    the wrong argument."""
+    """Returns the settings of a call. A setting has the call's value, or else the model's, or else is off (greedy). Raises TypeError or
+    ValueError that names the wrong argument."""
     values = {**model.sampling, **_given_numbers(call)}
     for name, switch in _SWITCHES.items():
         if call.get(name) is not None and call.get(switch) is None and not values.get(switch):

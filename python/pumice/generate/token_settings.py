@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 LogitsProcessor = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 DRY_BREAKERS = ("\n", ":", '"', "*")
 MOST_BAD_WORDS = 10_000
-OF_THE_CALL = ("n", "priority", "max_seconds", "chunk_seconds", "speculate", "draft")  # settings that all prompts of a call share
+# settings that are the same for all prompts of a call
+OF_THE_CALL = ("n", "priority", "max_seconds", "chunk_seconds", "speculate", "draft")
 
 
 def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the bad_words argument as tuples of ids. A word given as text becomes two tuples: its tokens at the beginning of a text, and
-    its tokens after a space."""
+    """Returns the bad_words argument as tuples of ids. A word in the form of text becomes two tuples: its tokens at the beginning of a
+    text, and its tokens after a space."""
     if given is None:
         return ()
     if not isinstance(given, (str, list, tuple)):
@@ -48,8 +49,8 @@ def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[
 
 
 def dry_breakers(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    """Returns the dry_breakers argument as ids. DRY counts no repetition across these tokens. A breaker given as text becomes its last
-    token, as that text is tokenized after other text."""
+    """Returns the dry_breakers argument as ids. DRY counts no repetition across these tokens. A breaker in the form of text becomes the
+    last token of this text, tokenized as it is after other text."""
     if given is None:
         given = DRY_BREAKERS
     if isinstance(given, str) or not isinstance(given, (list, tuple)):

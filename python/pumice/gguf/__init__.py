@@ -1,1 +1,1 @@
-"""Writing GGUF files: from safetensors folders, and from other GGUF files in other formats."""
+"""Writes GGUF files: from safetensors folders, and from other GGUF files with the weights in other formats."""

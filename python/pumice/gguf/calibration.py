@@ -1,4 +1,4 @@
-"""Calibration for quantize(): codes are chosen by what the matrices of layers are multiplied with in texts."""
+"""Calibration for quantize(): the codes of the layers' matrices are chosen by the activations that texts produce."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ Texts = Text | Iterable[Text]
 
 TOKENS = 16_384
 LEAST_TOKENS = 1_024
-_HELD = 10  # every tenth window is kept back
+_HELD = 10  # every tenth window is held back to judge the codes
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of the texts. seen: codes are chosen for these.  held: the codes are judged by these."""
+    """The windows of the texts. seen: the codes are chosen by these.  held: the codes are judged by these."""
 
     seen: list[Int32]
     held: list[Int32]
 
     @property
     def tokens(self) -> int:
-        """Number of tokens."""
+        """Number of tokens in all windows."""
         return sum(map(len, (*self.seen, *self.held)))
 
     def key(self) -> str:
-        """Returns a text that changes with the ids."""
+        """Returns a hash of the windows' ids."""
         found = hashlib.sha256()
         for part in (self.seen, self.held):
             found.update(f"{len(part)}:".encode())
@@ -57,9 +57,9 @@ class Windows:
 
 
 def read_windows(file: _core.ModelFile, texts: Texts, tokens: int) -> Windows:
-    """Tokenizes texts, cuts them into windows of 512 tokens (or of the model's context, if that is smaller), and takes about `tokens`
-    tokens of windows that are spread evenly over all texts. Raises ValueError if the texts have too few tokens, or ids that the model does
-    not have; TypeError, TokenizerError and OSError."""
+    """Tokenizes texts, and divides them into windows of 512 tokens (or of the model's context, if that is smaller). Returns windows with
+    about `tokens` tokens, spread evenly over all texts. Raises ValueError if the texts have too few tokens, or ids that the model does not
+    have. Also raises TypeError, TokenizerError and OSError."""
     context = file.get(f"{file.architecture}.context_length")
     size = min(WINDOW, int(context)) if isinstance(context, int) and context > 0 else WINDOW
     found: list[Int32] = []
@@ -81,7 +81,7 @@ def read_windows(file: _core.ModelFile, texts: Texts, tokens: int) -> Windows:
 
 
 def _ids_of(file: _core.ModelFile, texts: Texts) -> Iterator[tuple[Int32, int | None]]:
-    """Yields for each text its ids, and the id of the bos token if they begin with it."""
+    """Yields for each text its ids, and the id of the bos token if the ids begin with it (else None)."""
     vocabulary = next((shape[0] for name, _, shape, _ in file.tensors if name == "token_embd.weight"), 2**31 - 1)
     tokenizer: Tokenizer | None = None
     with argument("texts"):
@@ -95,7 +95,7 @@ def _ids_of(file: _core.ModelFile, texts: Texts) -> Iterator[tuple[Int32, int | 
 
 
 def listed_texts(texts: Texts) -> list[Text]:
-    """Returns all texts, so that they can be read twice. Raises TypeError."""
+    """Returns all texts in a list, so that they can be iterated over twice. Raises TypeError."""
     return list(_several(texts))
 
 
@@ -122,18 +122,18 @@ def _contents(text: Text) -> str | Ids:
 
 
 class Calibration:
-    """Which tensors of a file are packed with texts, and the units that pack them."""
+    """The tensors of a file whose codes are chosen by texts, and the units that pack them."""
 
     def __init__(self, file: _core.ModelFile, windows: Windows, units: Sequence[Unit]) -> None:
         self.file, self.windows = file, windows
-        self.cancel = _core.Cancel()  # ends the work of a unit
+        self.cancel = _core.Cancel()  # stops the work on a unit
         wanted = [(tensor.name, tensor.format) for tensor in searched(units)]
         self._engine = _core.Calibration(file, windows.seen, windows.held, wanted)
         self._places = self._engine.places
 
     @property
     def places(self) -> Mapping[str, tuple[int, int]]:
-        """Of each of these tensors, the number of its layer, and that of its input among the layer's inputs."""
+        """For each of these tensors: (number of its layer, number of the layer's input by which the tensor is multiplied)."""
         return self._places
 
     @property
@@ -143,7 +143,7 @@ class Calibration:
 
     @property
     def memory(self) -> int:
-        """The most bytes that the engine takes."""
+        """The maximum number of bytes that the engine allocates."""
         return self._engine.memory
 
     def key(self) -> str:
@@ -152,7 +152,8 @@ class Calibration:
         return f"{self.windows.key()} {info['isa']} {info['blas']}"
 
     def units(self, units: Sequence[Unit]) -> list[Unit]:
-        """Returns the units with those of calibrated tensors changed: first the others, then these in the order of the model's layers."""
+        """Returns all units. Those of calibrated tensors are replaced by units that calibrate, and come last, in the order of the model's
+        layers."""
         others = [unit for unit in units if unit.tensors[0].name not in self._places]
         calibrated = [unit for unit in units if unit.tensors[0].name in self._places]
         calibrated.sort(key=lambda unit: self._places[unit.tensors[0].name])

@@ -1,7 +1,7 @@
-"""How the tensors of a folder become those of a GGUF file, by what the engine says of their names, rows and values (_core.gguf_parts).
+"""Converts the tensors of a folder to those of a GGUF file. The engine describes the changes of names, rows and values (_core.gguf_parts).
 
-All functions but those that do arithmetic only move values, so they take arrays of any dtype: a tensor that keeps its format is changed
-without being converted."""
+All functions except those that do arithmetic only move values, so they accept arrays of any dtype: a tensor that keeps its format is
+changed without being converted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Array = npt.NDArray[Any]
 
 
 def part_of(x: Array, part: Mapping[str, Any]) -> Array:
-    """Returns the values of a tensor of the GGUF file. x: the tensor of the folder, or a matrix of a stack, which is itself returned if
-    nothing is done to it. Raises ValueError if it does not have the rows that it should."""
+    """Returns the values of a tensor of the GGUF file. x: the tensor of the folder, or one matrix of a stack. Returns x itself if `part`
+    changes nothing. Raises ValueError if x does not have the number of rows that `part` needs."""
     if part["taps"] and x.ndim == 3 and x.shape[1] == 1:
         x = x[:, 0]
     if part["transposed"]:
@@ -46,7 +46,7 @@ def part_of(x: Array, part: Mapping[str, Any]) -> Array:
 
 
 def _taken(x: Array, indices: npt.NDArray[np.int64], axis: int) -> Array:
-    if x.size and not any(x.strides):  # one value, which stands for all of them
+    if x.size and not any(x.strides):  # all elements are the same memory, so they have one value
         shape = list(x.shape)
         shape[axis] = len(indices)
         return np.broadcast_to(x[(0,) * x.ndim], shape)
@@ -55,5 +55,5 @@ def _taken(x: Array, indices: npt.NDArray[np.int64], axis: int) -> Array:
 
 
 def moves_columns(part: Mapping[str, Any]) -> bool:
-    """Returns whether a column of the GGUF file is another one of the folder. Then blocks of weights cannot keep their bytes."""
+    """Returns whether columns of the tensor change their order or become rows. If so, the bytes of blocks of weights cannot be kept."""
     return bool(part["transposed"] or part["turned"] or part["columns"] is not None)

@@ -1,4 +1,5 @@
-"""The bytes of a GGUF file before its weights: metadata, and where each tensor lies. Layout: ggml-org/ggml, docs/gguf.md, version 3."""
+"""The bytes of a GGUF file before its weights: metadata, and the position of each tensor. Layout: ggml-org/ggml, docs/gguf.md, version
+3."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ import numpy.typing as npt
 
 from .. import _core
 
-UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)  # ids of types
-ALIGNMENT = 32  # of the weights of each tensor
+UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)  # GGUF's ids of types
+ALIGNMENT = 32  # alignment of the weights of each tensor, in bytes
 _SIZES = {UINT8: 1, INT8: 1, UINT16: 2, INT16: 2, UINT32: 4, INT32: 4, FLOAT32: 4, BOOL: 1, UINT64: 8, INT64: 8, FLOAT64: 8}
 _OF_DTYPE = {"uint8": UINT8, "int8": INT8, "uint32": UINT32, "int32": INT32, "float32": FLOAT32, "bool": BOOL}
-# GGUF ids (ggml_type in ggml.h) of the weight formats that pumice writes.
+# Ids of the weight formats that pumice writes (ggml_type in ggml.h).
 IDS = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
     "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39,
@@ -27,20 +28,20 @@ IDS = {
 
 @dataclass(frozen=True)
 class Raw:
-    """A metadata value as the bytes that another file has: the id of its type, then the value."""
+    """A metadata value in the bytes of another file: the id of its type, then the value."""
 
     data: bytes
 
 
 def text(value: str) -> bytes:
-    """Returns the bytes of a string: its length in bytes, then UTF-8. Surrogate escapes become the bytes that they stand for."""
+    """Returns the bytes of a string in GGUF: its length in bytes, then UTF-8. Surrogate escapes become the bytes for which they stand."""
     data = value.encode("utf-8", "surrogateescape")
     return struct.pack("<Q", len(data)) + data
 
 
 def value_bytes(value: Any) -> bytes:
-    """Returns the bytes of a metadata value: the id of its type, then the value. An int becomes uint32, or int32 if it is negative. A
-    list becomes an array with the type of its first entry, and a numpy array one of its dtype."""
+    """Returns the bytes of a metadata value: the id of its type, then the value. An int becomes uint32, or int32 if it is negative. A list
+    becomes an array whose type is that of its first element. A numpy array becomes an array of its dtype."""
     if isinstance(value, Raw):
         return value.data
     if isinstance(value, np.ndarray):
@@ -60,7 +61,7 @@ def value_bytes(value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the file that is written. shape: in numpy's order."""
+    """A tensor of the file to be written. shape: in numpy's order, which is the reverse of GGUF's."""
 
     name: str
     format: str
@@ -73,7 +74,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Number of bytes in the file, without those that align the next tensor."""
+        """Number of bytes in the file, without the padding before the next tensor."""
         return self.values // self.shape[-1] * self.row_bytes
 
     @property
@@ -83,19 +84,19 @@ class Tensor:
 
 
 def padded(count: int) -> int:
-    """Returns `count` rounded up to the alignment."""
+    """Returns `count` rounded up to a multiple of the alignment."""
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 def tensor_bytes(tensor: Tensor, offset: int) -> bytes:
-    """Returns the entry of a tensor in a file's head.  offset: where its weights begin, from the end of the head on."""
+    """Returns the entry of a tensor in a file's head.  offset: position of its weights, counted from the end of the head."""
     dims = len(tensor.shape)
     return text(tensor.name) + struct.pack(f"<I{dims}QIQ", dims, *reversed(tensor.shape), IDS[tensor.format], offset)
 
 
 def head_bytes(keys: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
-    """Returns all bytes of a file before the weights of its first tensor. The weights of the others follow in order, each at the next
-    multiple of the alignment."""
+    """Returns all bytes of a file before the weights of its first tensor. The weights of the other tensors follow in order, each at the
+    next multiple of the alignment."""
     parts = [b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))]
     parts += [text(key) + value_bytes(value) for key, value in keys.items()]
     offset = 0
@@ -107,15 +108,15 @@ def head_bytes(keys: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
 
 
 def file_bytes(keys: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.float32]]) -> bytes:
-    """Returns a whole file of small F32 tensors."""
+    """Returns the bytes of a whole file of small F32 tensors."""
     parts = [head_bytes(keys, [Tensor(name, "F32", values.shape) for name, values in arrays.items()])]
     parts += [values.tobytes().ljust(padded(values.nbytes), b"\0") for values in arrays.values()]
     return b"".join(parts)
 
 
 def raw_metadata(path: Path) -> dict[str, Raw]:
-    """Returns the metadata of a GGUF file, each value with the bytes that the file has. The file must be one that _core.open_file()
-    accepts, which checks all lengths."""
+    """Returns the metadata of a GGUF file, each value in the file's own bytes. _core.open_file() must accept the file, because it checks
+    all lengths."""
     with path.open("rb") as file:
         file.seek(4)
         version, _, count = struct.unpack("<IQQ", file.read(20))

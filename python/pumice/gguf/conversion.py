@@ -1,4 +1,4 @@
-"""convert() and quantize(): a model's files as a GGUF file that llama.cpp and pumice load."""
+"""convert(), which writes a model's folder as a GGUF file that llama.cpp and pumice load."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .sizes import bits_asked
 from .vocabulary import tokenizer_keys
 from .weights import Choose, Folder, Unit, matrices, plain_choice, small_tensors
 
-Config = dict[str, Any]  # config.json
+Config = dict[str, Any]  # the contents of config.json
 TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
-_POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # <architecture>.pooling_type (llama_pooling_type in llama.h)
-_RANK = 4  # of classifiers
-# The Dense modules behind pooling, in their order, and the one architecture whose files have them (EmbeddingGemma). Source: set_vocab() and
-# modify_tensors() of EmbeddingGemma in llama.cpp's conversion/gemma.py, with --sentence-transformers-dense-modules.
+_POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # values of <architecture>.pooling_type (llama_pooling_type in llama.h)
+_RANK = 4  # pooling_type of classifiers
+# The GGUF names of the Dense modules after pooling, in order, and the one architecture whose files have them (EmbeddingGemma). Source:
+# set_vocab() and modify_tensors() of EmbeddingGemma in llama.cpp's conversion/gemma.py, with --sentence-transformers-dense-modules.
 _DENSE, _DENSE_IN = ("dense_2", "dense_3"), "gemma-embedding"
 
 
@@ -58,28 +58,29 @@ def convert(
 ) -> ConversionPlan:
     """Writes a safetensors folder as a GGUF file that llama.cpp and pumice load, and returns what the file has.
 
-    The file appears under its name when it is complete. If the call is interrupted, OUTPUT.part and OUTPUT.journal stay, and the same call
-    goes on from there and gives the same bytes. Memory: some pieces of 1 MB a thread, and the largest matrix whose rows change their
-    order.
+    The file appears under its name when it is complete. If the call is interrupted, OUTPUT.part and OUTPUT.journal remain. The same call
+    then continues from there and writes the same bytes. Memory: some pieces of 1 MB per thread, and the largest matrix whose rows change
+    their order.
 
     source: a folder with config.json and safetensors, or a hub id. Its matrices may be packed (GPTQ, AWQ, ...).
     output: the path of the GGUF file.
-    to: the format of the matrices: "f32", "f16", "bf16", "q8_0", "q4_0", or "auto": that of the folder, which is exact; packed matrices
-        then have the format that holds them exactly, but those of NVFP4 and FP8 are rounded to BF16. Vectors and some small matrices are
-        always F32, as in llama.cpp's files. Or another format, a mix ("q4_k_m") or a size ("4.5bpw"), as in quantize(): the file is the
-        one that quantize() makes of the file of "auto".
+    to: the format of the matrices: "f32", "f16", "bf16", "q8_0", "q4_0", or "auto". "auto" keeps the folder's format, which is exact.
+        Packed matrices then get the format that holds them exactly, except that NVFP4 and FP8 are rounded to BF16. Vectors and some small
+        matrices are always F32, as in llama.cpp's files. `to` may also be another format, a mix ("q4_k_m") or a size ("4.5bpw"), as in
+        quantize(). The file is then the one that quantize() makes from the file of "auto".
     tokenizer: "none" leaves the tokenizer out.
-    texts, tokens, importance: as in quantize(), from which "q8_0" and "q4_0" then have their meaning, too. With texts, with
-        importance, or with a size, the file of "auto" is written first, beside the output (OUTPUT without .gguf, then .exact-KEY.gguf). It
-        is removed when the output is complete, and stays if the call is interrupted.
-    split: the largest size of a file ("4G", "500M", "20K", bytes), which must hold each tensor. The model then has several files, named
-        OUTPUT-00001-of-00003.gguf and so on.
-    force: whether files that are there already are replaced.
-    dry_run: whether only the plan is returned, and nothing is written. Not with a size, because the formats depend on the weights.
+    texts, tokens, importance: as in quantize(). With texts or importance, "q8_0" and "q4_0" mean what they mean in quantize(), too. With
+        texts, importance or a size, the file of "auto" is written first, beside the output (OUTPUT without .gguf, then .exact-KEY.gguf). It
+        is removed when the output is complete, and remains if the call is interrupted.
+    split: the largest size of a file ("4G", "500M", "20K", or a number of bytes), which must hold each tensor. The model then has several
+        files, named OUTPUT-00001-of-00003.gguf and so on.
+    force: whether existing files are replaced.
+    dry_run: whether only the plan is returned, and nothing is written. Not possible with a size, because the formats depend on the weights.
     progress: as in load().
 
-    Raises UnsupportedModelError if the family has no GGUF form, or if the form cannot say what config.json says; ModelFormatError,
+    Raises UnsupportedModelError if the family has no GGUF form, or if the form cannot express all of config.json; ModelFormatError,
     TokenizerError, NumericError (a NaN, or a number that the format does not hold), FileExistsError, OSError, MemoryError, ValueError (also
+    for packed weights that a mix would round a second time) and TypeError.
     for packed weights that a mix would round a second time) and TypeError."""
     path = resolve(source)
     target = target_path(output)
@@ -105,13 +106,13 @@ def convert(
         given: Any = None if texts is None else listed_texts(texts)
     asked: dict[str, Any] = {"texts": given, "importance": importance, "tokens": tokens, "split": split}
     exact = _contents(path, "auto", tokenizer == "folder")
-    # What is wrong with the arguments is found before anything is written.
+    # The dry run raises errors about the arguments before anything is written.
     with exact.without_weights() as empty:
         plan = quantize(empty, target, to=to, **asked, dry_run=True)
     if only_plan:
         return plan
     refuse_existing(plan.files, replaces)
-    # The name says of which bytes the file was made, so one that an interrupted call left is taken as it is.
+    # The file's name contains a hash of all that determines its bytes. So if an interrupted call has left the file, it is used unchanged.
     between = target.with_name(f"{target.stem}.exact-{exact.job(target, None, False).key[:12]}.gguf")
     if not between.is_file():
         exact.job(between, None, False).run(progress)
@@ -122,7 +123,7 @@ def convert(
 
 @dataclass(frozen=True)
 class _Contents:
-    """What a folder becomes: the metadata and tensors of a GGUF file.  source, unchanged: arguments of Job."""
+    """The result of the conversion of a folder: metadata and tensors of a GGUF file.  source, unchanged: arguments of Job."""
 
     keys: dict[str, Any]
     units: list[Unit]
@@ -135,7 +136,8 @@ class _Contents:
 
     @contextmanager
     def without_weights(self) -> Iterator[Path]:
-        """Makes a file with these metadata and tensors whose weights are 0, for the time of the block. It takes no space on the disk."""
+        """Makes a file with these metadata and tensors, whose weights are all 0. The file exists within the block, and its weights take no
+        disk space."""
         tensors = [tensor for unit in self.units for tensor in unit.tensors]
         with tempfile.TemporaryDirectory() as folder:
             empty = Path(folder) / "empty.gguf"
@@ -189,7 +191,8 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
 
 
 def _text_half(config: Config) -> Config:
-    """Returns the settings of a model's text half: of a multimodal folder those in text_config, and what only the whole model says."""
+    """Returns the settings of a model's text half. For a multimodal folder, these are text_config and the keys that only the whole model
+    has."""
     half = config.get("text_config")
     if not isinstance(half, dict):
         return config
@@ -198,12 +201,12 @@ def _text_half(config: Config) -> Config:
 
 
 def _mixed(to: str, keys: Mapping[str, Any], units: Sequence[Unit]) -> Choose:
-    """Returns the choice of a mix for a model with these metadata and tensors."""
+    """Returns a function that chooses the formats of a mix, for a model with these metadata and tensors."""
     names = tuple(tensor.name for unit in units for tensor in unit.tensors)
     chooser = Chooser(to, outline(names, keys["general.architecture"], keys.get))
 
     def choose(name: str, shape: tuple[int, ...], source: str) -> str:
-        held = source if source in IDS else "BF16"  # as in a file of "auto"
+        held = source if source in IDS else "BF16"  # the format in a file of "auto"
         format = chooser.choose(name, shape, held)
         if format != held and format not in PLAIN and held not in (*PLAIN, "Q8_0"):
             raise ValueError(
@@ -215,8 +218,8 @@ def _mixed(to: str, keys: Mapping[str, Any], units: Sequence[Unit]) -> Choose:
     return choose
 
 
-# Fields of the engine's configuration (cpp/model/config.h, layer.h) that may differ between a folder and its GGUF file, because they say
-# how the file is read, or what a file must have. What it has, the tensors say.
+# Fields of the engine's configuration (cpp/model/config.h, layer.h) that may differ between a folder and its GGUF file, because they tell
+# how the file is loaded, or which tensors a file must have. The tensors themselves show what the file has.
 _OF_THE_FILE = {
     "Config::family", "Config::gguf", "Config::n_ctx", "Config::why_no_draft", "Config::norm_offset", "Config::norm_bias",
     "Config::head_bias", "Config::notes", "Config::incomplete", "Config::dense", "Config::pooling", "Config::position_offset",
@@ -228,7 +231,7 @@ _OF_THE_FILE = {
 
 
 _OF_PAIRS = ("RopeTable::interleaved",)
-# Tensors with rope factors change the frequencies, and the file that is read for the check has only zeros in them.
+# Tensors with rope factors change the frequencies. The file that is loaded for the check has only zeros in these tensors.
 _OF_ROPE_TENSORS = ("RopeTable::inv_freq", "RopeTable::long_inv_freq")
 
 
@@ -237,8 +240,8 @@ def _has_factors(tensors: Sequence[Tensor]) -> bool:
 
 
 def _check_same(file: _core.ModelFile, contents: _Contents, changed: tuple[str, ...]) -> None:
-    """Raises UnsupportedModelError if the engine reads another model from the GGUF file than from the folder. A file without weights, which
-    takes no space on the disk, is read for this.  changed: fields that the values or rows of tensors have taken over."""
+    """Raises UnsupportedModelError if the engine finds another model in the GGUF file than in the folder. For this check it loads a GGUF
+    file whose weights are 0 and take no disk space.  changed: fields that differ because values or rows of tensors have changed instead."""
     with contents.without_weights() as empty:
         try:
             found = _core.config_differences(file, _core.open_file(str(empty)))
@@ -263,11 +266,11 @@ def _keys(file: _core.ModelFile, path: Path, config: Config, head: Mapping[str, 
 
 
 def _ends(file: _core.ModelFile, config: Config, generates: bool, sentence: SentenceConfig) -> dict[str, Any]:
-    """Returns the keys of what stands behind the layers: pooling, or the labels of a classifier. generates: of a family that generates."""
+    """Returns the keys for what follows the layers: pooling, or a classifier's labels. generates: whether the model's family generates."""
     labels = config.get("id2label") if _classifies(config) else None
     if labels:
         names = {"classifier.output_labels": [str(labels[key]) for key in sorted(labels, key=int)]}
-        # In a decoder's file, this pooling says that the difference of two labels is a score (Qwen 3 rerankers).
+        # A decoder's file gets no pooling_type: _RANK would mean that the difference of two labels is the score (as for Qwen 3 rerankers).
         return names if generates else {"pooling_type": _RANK} | names
     if not sentence.pooling:
         return {}
@@ -277,8 +280,8 @@ def _ends(file: _core.ModelFile, config: Config, generates: bool, sentence: Sent
 
 
 def _dense(file: _core.ModelFile, architecture: str, sentence: SentenceConfig) -> dict[str, tuple[_core.ModelFile, str]]:
-    """Returns the file and the name of the matrix of each Dense module, by its name in GGUF. Raises UnsupportedModelError if the folder has
-    modules that GGUF cannot say."""
+    """Returns, for each Dense module, its name in GGUF -> (file of its matrix, name of the matrix in this file). Raises
+    UnsupportedModelError if the folder has modules that GGUF cannot describe."""
     kinds = [module["kind"] for module in sentence.modules]
     if all(kind == "normalize" for kind in kinds):
         return {}
@@ -325,7 +328,8 @@ def _tokenizer(file: _core.ModelFile, rows: int, architecture: str) -> dict[str,
     found = load_tokenizer(file, None)
     try:
         template = find_template(file, None)
-    except ValueError:  # several templates and no default one
+    except ValueError:  # there are several templates, and none is the default
         template = None
     text = None if template is None else template.source
-    return tokenizer_keys(found, rows, shown_path(file.path), text, first=architecture)  # "gemma4" names both
+    # the architecture "gemma4" is also the name of a kind of tokenizer
+    return tokenizer_keys(found, rows, shown_path(file.path), text, first=architecture)

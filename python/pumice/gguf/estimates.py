@@ -1,6 +1,8 @@
-"""How long quantize() takes: speeds that are measured on small matrices made here, times the work. Disks do not count.
+"""Estimates how long quantize() takes: speeds that are measured here with small matrices, multiplied by the amount of work. The time for
+disk access is not included.
 
-The same code works on the small matrices as later on the model's. Speeds are of processor time, so other programs do not change them."""
+The small matrices are processed by the code that later processes the model's. Speeds are measured in processor time, so other programs do
+not change them."""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ from .container import Tensor, file_bytes
 from .packing import pack_rows
 from .weights import Unit
 
-_SAMPLE = (32, 1024)  # rows and columns that are packed to time a format
-_WINDOWS, _WINDOW = 4, 512  # texts of the small model, and their tokens
-# Multiplications of feedback for each row and each pair of columns: half of them to choose codes (feedback.cpp), one for each of two
-# passes of descent, and half for each of two losses (products.cpp).
+_SAMPLE = (32, 1024)  # (rows, columns) of the matrix that is packed to time a format
+_WINDOWS, _WINDOW = 4, 512  # number of texts for the small model, and number of tokens in each
+# Multiplications of feedback for each row and each pair of columns: half a multiplication to choose codes (feedback.cpp), one for each of
+# two passes of descent, and half a multiplication for each of two losses (products.cpp).
 _FEEDBACK = 0.5 + 2 + 2 * 0.5
-_MOST_COLUMNS = 8192  # Products::kMostColumns
+_MOST_COLUMNS = 8192  # equals Products::kMostColumns
 
 
 @dataclass(frozen=True)
 class _Speeds:
-    """Seconds of a multiplication with an addition. run: of layers.  products: of sums of products of inputs.  feedback: of choosing
+    """Processor seconds of one multiply-add. run: in the layers.  products: in the sums of products of inputs.  feedback: in the choice of
     codes."""
 
     run: float
@@ -40,7 +42,7 @@ class _Speeds:
 
 
 def seconds(units: Sequence[Unit], calibration: Calibration | None = None) -> float:
-    """Returns about how many seconds all threads need to make the units."""
+    """Returns the estimated time in seconds that all threads together need to make the units."""
     made = [tensor for unit in units if not unit.copied for tensor in unit.tensors]
     work = sum(each.values * _pack_seconds(each.format) for each in made)
     if calibration is not None and calibration.tensors:
@@ -50,7 +52,7 @@ def seconds(units: Sequence[Unit], calibration: Calibration | None = None) -> fl
 
 @functools.cache
 def _pack_seconds(format: str) -> float:
-    """Measures how long a thread packs a weight."""
+    """Measures the processor seconds that a thread needs to pack one weight."""
     rows = np.random.default_rng(1).normal(0, 0.02, _SAMPLE).astype(np.float32)
     return min(_timed(lambda: pack_rows(format, rows, "sample"), time.thread_time) for _ in range(2)) / rows.size
 
@@ -78,18 +80,19 @@ def _calibration_seconds(made: Sequence[Tensor], calibration: Calibration) -> fl
         if each.name not in places:
             continue
         rows, columns = each.shape
-        width = columns / math.ceil(columns / _MOST_COLUMNS)  # of a block of products
+        width = columns / math.ceil(columns / _MOST_COLUMNS)  # number of columns of a block of products
         feedback += rows * columns * width * _FEEDBACK
         if places[each.name] not in inputs:
             inputs.add(places[each.name])
             products += tokens * columns * width / 2
-            feedback += columns * width**2 / 6  # the Cholesky factor
+            feedback += columns * width**2 / 6  # for the Cholesky factor
     return run * speeds.run + products * speeds.products + feedback * speeds.feedback
 
 
 @functools.cache
 def _speeds() -> _Speeds:
-    """Measures a model of one layer: its run alone with an input of 32 columns, and with one of 1,024 also products and feedback."""
+    """Measures a small model of one layer: once only its layers (for an input of 32 columns), and once also products and feedback (1,024
+    columns)."""
     hidden, inner, heads, vocabulary = 512, 1024, 32, 64
     shapes = {
         "token_embd": (vocabulary, hidden), "output_norm": (hidden,), "blk.0.attn_norm": (hidden,), "blk.0.ffn_norm": (hidden,),

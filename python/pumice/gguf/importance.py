@@ -1,5 +1,5 @@
-"""Importance matrices for quantize(): for each column of a model's matrices, the sum of the squares of what it was multiplied by in texts.
-llama.cpp's llama-imatrix writes them, and people publish them beside models."""
+"""Importance matrices for quantize(). For each column of a model's matrices, they have the sum of the squares of the inputs that this
+column got in texts. llama.cpp's llama-imatrix writes them, and people publish them beside models."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from .packing import Float32
 
 log = logging.getLogger("pumice")
 
-# The tensors of a matrix NAME (save_imatrix() in llama.cpp's tools/imatrix/imatrix.cpp): NAME.in_sum2 has for each column the sum of the
-# squares of its inputs, and NAME.counts the number of these inputs. A stack of experts has a row of sums and a count for each expert.
+# Suffixes of the two tensors for a matrix NAME (save_imatrix() in llama.cpp's tools/imatrix/imatrix.cpp). NAME.in_sum2 has, for each
+# column, the sum of the squares of its inputs. NAME.counts has the number of inputs. A stack of experts has a row of sums and a count for
+# each expert.
 _SUMS, _COUNTS = ".in_sum2", ".counts"
-_LARGEST = 3e38  # of a sum (pack_rows() in cpp/core/formats_pack.cpp)
+_LARGEST = 3e38  # largest accepted sum (as in pack_rows() in cpp/core/formats_pack.cpp)
 _LONGEST_NAME = 256
 
 
 class Importance:
-    """An importance matrix, and the matrices of a model that it is for."""
+    """An importance matrix, checked against the model for which it is used."""
 
     def __init__(self, path: str | os.PathLike[str], model: _core.ModelFile) -> None:
-        """Reads the whole file once. Raises TypeError, OSError, and ModelFormatError if it is no importance matrix or is damaged;
-        ValueError if it is one of another model."""
+        """Reads the whole file once. Raises TypeError, OSError, ModelFormatError if it is no importance matrix or is damaged, and
+        ValueError if it belongs to another model."""
         if not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"importance must be the path of a GGUF file of llama-imatrix, not {type(path).__name__}")
         self.path = Path(path).expanduser()
@@ -43,15 +44,16 @@ class Importance:
         entries = {name: (kind, tuple(shape)) for name, kind, shape, _ in self._file.tensors}
         shapes = {name: tuple(shape) for name, _, shape, _ in model.tensors}
         digest = hashlib.sha256()
-        self._columns: dict[str, int] = {}  # of each tensor
-        self._counts: dict[str, list[bool]] = {}  # of each tensor's matrices, or of all together: whether there was an input
+        self._columns: dict[str, int] = {}  # name of a tensor -> number of its columns
+        # name of a tensor -> for each of its matrices, or once for all of them: whether there was an input
+        self._counts: dict[str, list[bool]] = {}
         for name in sorted(entries):
             base = name.rpartition(".")[0]
             sums, counts = base + _SUMS, base + _COUNTS
             if sums not in entries or counts not in entries:
                 raise self._broken(name, f"has no {shown(counts if sums in entries else sums)} beside it")
             if name != sums:
-                continue  # its counts, or other sums of the same inputs (NAME.in_sum), which do not count here
+                continue  # NAME.counts, or NAME.in_sum (other sums of the same inputs), which are not used here
             self._columns[base] = self._check_shape(base, entries[sums][1], entries[counts][1], shapes.get(base))
             for each in (sums, counts):
                 values = self._numbers(each, entries[each][0])
@@ -60,15 +62,16 @@ class Importance:
         self._digest = digest.hexdigest()
 
     def key(self) -> str:
-        """Returns a text that changes with the numbers of the file."""
+        """Returns a hash of the numbers in the file."""
         return self._digest
 
     def columns(self, name: str, matrix: int) -> Float32 | None:
-        """Returns how much each column of a matrix counts: `matrix` is its number in the stack of experts. None: nothing is known."""
+        """Returns the weight of each column of a matrix. `matrix` is its index in a stack of experts. Returns None if the file has no sums
+        for it."""
         counts = self._counts.get(name)
         if counts is None or not counts[matrix % len(counts)]:
             return None
-        # Only the ratios count, so the sums are as good as the means.
+        # Only the ratios of the weights matter, so the sums serve as well as the means.
         size = self._columns[name] * np.dtype(np.float32).itemsize
         return np.frombuffer(self._file.read(name + _SUMS, matrix * size, size), np.float32)
 
@@ -100,7 +103,7 @@ class Importance:
         return values
 
     def _check_shape(self, base: str, sums: tuple[int, ...], counts: tuple[int, ...], shape: tuple[int, ...] | None) -> int:
-        """Compares an entry with the model's tensor. Returns the number of its columns."""
+        """Compares the shape of an entry with that of the model's tensor. Returns the number of the tensor's columns."""
         if shape is None:
             raise ValueError(f"importance: {shown_path(self.path)}: the model has no tensor {shown(base)}, so it is of another model")
         matrices, columns = math.prod(shape[:-2]), shape[-1] if shape else 1
@@ -116,7 +119,7 @@ class Importance:
 
 
 def _opened(path: Path) -> _core.ModelFile:
-    path.stat()  # raises FileNotFoundError, where the engine raises an OSError
+    path.stat()  # raises FileNotFoundError, for which the engine would raise another OSError
     try:
         file = _core.open_file(os.fspath(path))
     except ModelFormatError:
@@ -133,7 +136,8 @@ def _opened(path: Path) -> _core.ModelFile:
 
 
 def _is_old(path: Path) -> bool:
-    """Returns whether a file begins as those of save_imatrix_legacy(): a number of entries, and the length and name of the first matrix."""
+    """Returns whether a file begins as those of save_imatrix_legacy() do: the number of entries, then the length and the name of the first
+    matrix."""
     with path.open("rb") as file:
         head = file.read(8 + _LONGEST_NAME)
     length = int.from_bytes(head[4:8], "little")

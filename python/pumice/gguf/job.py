@@ -1,4 +1,4 @@
-"""Writes GGUF files beside their names (NAME.part), and gives them their names once all are complete. A job that was stopped goes on
+"""Writes GGUF files under temporary names (NAME.part), and gives them their names when all are complete. A job that was stopped continues
 where it stopped."""
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from .weights import Part, Unit
 
 log = logging.getLogger("pumice")
 
-_JOURNAL_SECONDS = 2.0  # the finished units are written to the disk, and then to the journal, at least this often
-_WAITING = 2  # pieces a worker that may wait to be written
+_JOURNAL_SECONDS = 2.0  # at least this often, the finished units are written to the disk and then recorded in the journal
+_WAITING = 2  # number of pieces per worker that may wait to be written
 
 
 @dataclass(frozen=True)
 class _File:
-    """One file of the result. first: the index of its first unit."""
+    """One file of the result. first: the index of the file's first unit."""
 
     path: Path
     head: bytes
-    offsets: tuple[tuple[int, ...], ...]  # for each unit, where each of its tensors begins
+    offsets: tuple[tuple[int, ...], ...]  # for each unit, the position of each of its tensors in the file
     first: int
     bytes: int
 
@@ -51,7 +51,7 @@ class _File:
 
 
 def split_size(given: str | int | None) -> int | None:
-    """Returns the largest size of a file in bytes: of "4G", "500M", "20K" or a number. Raises ValueError for others."""
+    """Returns the largest size of a file in bytes, from "4G", "500M", "20K" or a number. Raises ValueError for other values."""
     if given is None:
         return None
     match = re.fullmatch(r"(\d+)([KMG]?)B?", str(given).strip().upper()) if isinstance(given, (str, numbers.Integral)) else None
@@ -62,10 +62,11 @@ def split_size(given: str | int | None) -> int | None:
 
 
 def _grouped(keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -> list[list[Unit]]:
-    """Returns the units of each file. Raises ValueError if a file of one unit is larger than `most`."""
+    """Returns the units of each file. Raises ValueError if a single unit needs a file larger than `most`."""
     if most is None:
         return [list(units)]
-    heads = [len(head_bytes({**each, **_split_keys(0, 0, 0)}, [])) + ALIGNMENT for each in (keys, {})]  # of the first file, of others
+    # size of the head of the first file, and of the others
+    heads = [len(head_bytes({**each, **_split_keys(0, 0, 0)}, [])) + ALIGNMENT for each in (keys, {})]
     sizes = [sum(padded(tensor.bytes) + len(tensor_bytes(tensor, 0)) for tensor in unit.tensors) for unit in units]
     alone = [heads[number > 0] + size for number, size in enumerate(sizes)]
     if alone and max(alone) > most:
@@ -83,12 +84,12 @@ def _grouped(keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -
 
 
 def _split_keys(number: int, files: int, tensors: int) -> dict[str, int]:
-    """Returns the metadata of a file of several (gguf-split.cpp in llama.cpp)."""
+    """Returns the metadata that each part of a split model has (gguf-split.cpp in llama.cpp)."""
     return {"split.no": number, "split.count": files, "split.tensors.count": tensors}
 
 
 def _files(path: Path, keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -> list[_File]:
-    """Lays the tensors out. The first file has all metadata, and the others only the number of the file."""
+    """Assigns the tensors to files. The first file has all metadata, and the others have only the number of the file."""
     groups = _grouped(keys, units, most)
     count = sum(len(unit.tensors) for unit in units)
     files: list[_File] = []
@@ -113,7 +114,8 @@ def _files(path: Path, keys: Mapping[str, Any], units: Sequence[Unit], most: int
 
 
 def refuse_existing(paths: Iterable[Path], force: bool) -> None:
-    """Raises FileExistsError if there is a file at one of the paths, unless `force` is true, and OSError for something else than a file."""
+    """Raises FileExistsError if a file exists at one of the paths, unless `force` is true. Raises OSError for something else than a
+    file."""
     for path in paths:
         if path.exists() and not path.is_file():
             raise OSError(errno.EEXIST, "there is something other than a file", str(path))
@@ -122,7 +124,7 @@ def refuse_existing(paths: Iterable[Path], force: bool) -> None:
 
 
 class Job:
-    """Writes units and metadata as a GGUF file, or as several ones."""
+    """Writes units and metadata as one GGUF file, or as several files."""
 
     def __init__(
         self,
@@ -135,17 +137,17 @@ class Job:
         cancel: _core.Cancel | None = None,
         unchanged: Callable[[], bool] = lambda: True,
     ) -> None:
-        """source: a text that changes whenever the bytes of the source may have changed.  force: whether files with the names of the result
-        are replaced.  cancel: ends the work of units that take long, when the job is interrupted.  unchanged: says, when all
-        is written, whether the files that were read are still those that the source describes."""
+        """source: a text that changes whenever the bytes of the source may have changed.  force: whether existing files with the names of
+        the result are replaced.  cancel: stops long work on units when the job is interrupted.  unchanged: a function that returns, when
+        everything is written, whether the source files are still those that `source` describes."""
         self._units, self._force, self._cancel, self._unchanged = units, force, cancel, unchanged
-        self._on_disk = 0  # units that are on the disk, by the journal
+        self._on_disk = 0  # number of units that are on the disk according to the journal
         self.files = _files(path, keys, units, split)
         self._journal = path.with_name(path.name + ".journal")
         heads = hashlib.sha256()
         for file in self.files:
             heads.update(file.head)
-        # A text that changes whenever the bytes of the result may change. It does not depend on their path.
+        # A text that changes whenever the bytes of the result may change. It does not depend on the paths of the result.
         self.key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
@@ -162,12 +164,12 @@ class Job:
         refuse_existing((file.path for file in self.files), self._force)
 
     def run(self, progress: Progress = None) -> None:
-        """Writes what is not written yet. If it is interrupted, the .part files and the journal stay, and the next run of the same job goes
-        on from there. Raises FileExistsError if there is a file at one of the names, unless `force` is true."""
+        """Writes all that is not written yet. If it is interrupted, the .part files and the journal remain, and the next run of the same
+        job continues from there. Raises FileExistsError if a file exists at one of the names, unless `force` is true."""
         self._refuse_existing()
         with contextlib.ExitStack() as open_files:
             handles = [_locked(file.part, open_files) for file in self.files]
-            self._refuse_existing()  # another process may have finished before the files were locked
+            self._refuse_existing()  # another process may have finished before this one locked the files
             done = self._finished()
             self._on_disk = done
             if done == 0:
@@ -181,14 +183,15 @@ class Job:
                 raise OSError(
                     errno.EBUSY, "not finished: the files that it is made of were changed meanwhile. Run it again", str(self.files[0].path)
                 )
-            # The first file gets its name last: a model of several files is opened by it. The files stay locked until all have theirs.
+            # The first file gets its name last, because a split model is opened by its first file. The files stay locked until all have
+            # their names.
             for file in reversed(self.files):
                 os.replace(file.part, file.path)
             self._journal.unlink(missing_ok=True)
 
     def _begin(self, handles: Sequence[int]) -> None:
-        """Gives all files their sizes and heads, and begins the journal. If that fails, no .part file stays, because there is nothing to go
-        on with."""
+        """Gives all files their sizes and heads, and begins the journal. If that fails, removes all .part files, because there is nothing
+        from which to continue."""
         try:
             for handle, file in zip(handles, self.files, strict=True):
                 _begin(handle, file)
@@ -199,7 +202,8 @@ class Job:
             raise self._explained(error, "nothing is written") from None
 
     def _explained(self, error: OSError, left: str) -> OSError:
-        """Returns the error with the sizes that are needed and free, if it is about room on the disk.  left: what stays on the disk."""
+        """Returns the error. If it is about missing disk space, adds the needed and the free size.  left: a text about what remains on the
+        disk."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return error
         path = self.files[0].path
@@ -224,8 +228,8 @@ class Job:
         return done
 
     def _sync(self) -> None:
-        """Waits until all that was written is on the disk. It may take seconds, and go on after the call was interrupted, so the files are
-        opened once more: those of run() are closed, and their locks given up, as soon as the call ends."""
+        """Waits until everything that was written is on the disk. This may take seconds and continue after the call was interrupted. So the
+        files are opened a second time here: those of run() are closed and unlocked as soon as the call ends."""
         for file in self.files:
             handle = os.open(file.part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -241,8 +245,8 @@ class Job:
         self._note({"units": done})
 
     def _save_interrupted(self, done: int) -> None:
-        """Writes to the journal how many units are finished, without a wait for the disk. They count as long as the system runs that
-        holds what is not on the disk yet; after a crash, those count that are on the disk."""
+        """Records in the journal how many units are finished, without waiting for the disk. These units count until the system is
+        restarted, because the system still holds what is not on the disk. After a crash, only the units that are on the disk count."""
         if boot := _boot():
             self._note({"units": self._on_disk, "written": done, "boot": boot})
         else:
@@ -280,15 +284,15 @@ class Job:
                             self._save(done)
                             saved = time.monotonic()
         except BaseException:
-            with contextlib.suppress(OSError):  # on a full disk the journal of the last save stays
+            with contextlib.suppress(OSError):  # if the disk is full, the journal of the last save remains
                 self._save_interrupted(done)
             raise
         finally:
             bar.close()
 
     def _made(self, first: int) -> Generator[tuple[int, bool, list[Part]], None, None]:
-        """Yields (unit, whether it was the unit's last piece, bytes) in order. Several threads make the pieces. If the loop over them is
-        left early, nothing waits for these threads: they drop what they make."""
+        """Yields (unit, whether this is the unit's last piece, parts) in order. Several threads make the pieces. If the caller's loop ends
+        early, nothing waits for these threads, and they drop their results."""
         workers = max(1, int(_core.build_info()["threads"]))
         pieces = ((number, piece, unit) for number, unit in enumerate(self._units[first:], first) for piece in range(unit.pieces))
         waiting: collections.deque[tuple[int, bool, Work[list[Part]]]] = collections.deque()
@@ -309,7 +313,7 @@ class Job:
 
 
 def _boot() -> str:
-    """Returns a text that is another one after the system has started anew. Empty if the system does not say one."""
+    """Returns a text that changes when the system is restarted, or "" if the system does not have such a text."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -321,13 +325,14 @@ def _parts(unit: Unit, piece: int) -> list[Part]:
 
 
 def _locked(part: Path, stack: contextlib.ExitStack) -> int:
-    """Opens a file for this process alone."""
-    # No link is followed: it could lead to a file of another name.
+    """Opens a file and locks it, so that no other process writes it."""
+    # Links are not followed, because a link could lead to a file of another name.
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     stack.callback(os.close, handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        busy = not part.exists() or not os.path.samestat(os.fstat(handle), os.stat(part))  # it got its name before the lock was free
+        # another process has finished and renamed the file before this one got the lock
+        busy = not part.exists() or not os.path.samestat(os.fstat(handle), os.stat(part))
     except OSError:
         busy = True
     if busy:
@@ -339,7 +344,7 @@ def _begin(handle: int, file: _File) -> None:
     """Gives a file its size and its head."""
     with _named(file.part):
         os.truncate(handle, 0)
-        if hasattr(os, "posix_fallocate"):  # a disk that is too small is an error before the work
+        if hasattr(os, "posix_fallocate"):  # raises an error before the work if the disk is too small
             os.posix_fallocate(handle, 0, file.bytes)
         os.truncate(handle, file.bytes)
     _write_at(handle, 0, file.head, file.part)
@@ -347,7 +352,7 @@ def _begin(handle: int, file: _File) -> None:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Adds the path to errors that have none."""
+    """Adds the path to an OSError that has none."""
     try:
         yield
     except OSError as error:
@@ -363,7 +368,8 @@ def _write_at(handle: int, at: int, data: bytes, path: Path) -> None:
 
 
 def source_key(file: _core.ModelFile, more: Sequence[Path] = ()) -> str:
-    """Returns a text that changes whenever the bytes of a model's files may have changed: names, sizes and times of the last change."""
+    """Returns a text that changes whenever the bytes of a model's files may have changed. It has their names, sizes and times of the last
+    change."""
     path = Path(file.path)
     beside = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     found = [f"{each.name} {each.stat().st_size} {each.stat().st_mtime_ns}" for each in (*beside, *more) if each.is_file()]

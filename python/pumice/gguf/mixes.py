@@ -1,9 +1,8 @@
-"""Which format each tensor of a quantized file has. A mix is a name such as q4_k_m: most matrices have one format, and those on which
+"""Chooses the format of each tensor of a quantized file. A mix is a name such as q4_k_m: most matrices have one format, and those on which
 results depend most have a finer one.
 
 The choices are those of llama.cpp's llama-quantize without an importance matrix (llama_tensor_get_type() in src/llama-quant.cpp).
-tests/make_quantize_goldens.py
-writes down the choices that llama.cpp makes, and test_quantize.py compares them."""
+tests/make_quantize_goldens.py stores llama.cpp's choices, and test_quantize.py compares these with the choices made here."""
 
 from __future__ import annotations
 
@@ -20,15 +19,17 @@ from .container import IDS
 from .packing import PLAIN, fits
 from .weights import ALWAYS_F32, Unit
 
-Where = Callable[[int, int], bool]  # (number of a matrix among those of its kind, number of layers) -> whether it has a format
-Steps = tuple[tuple[str, Where], ...]  # the first format that a matrix has counts; without one it has that of most matrices
+Where = Callable[[int, int], bool]  # (number of a matrix among those of its kind, number of layers) -> whether the step applies to it
+# (format, where): the first step that applies gives the format; if none applies, it is that of most matrices
+Steps = tuple[tuple[str, Where], ...]
 
 _LAYER = re.compile(r"^blk\.(\d+)\.")
-# Matrices that keep their format when others are quantized (tensor_allows_quantization()).
+# Matches matrices that keep their format when others are quantized (tensor_allows_quantization()).
 _KEPT = re.compile(r"altup|laurel|per_layer_model_proj")
-# The format that takes the place of one whose blocks do not fit the columns; F16 takes the place of others (tensor_type_fallback()).
+# Format whose blocks do not fit a number of columns -> the format that replaces it. F16 replaces all others (tensor_type_fallback()).
 _INSTEAD = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
-# Architecture -> number of layers of its models whose values have at least Q5_K (LLM_TYPE_70B in src/models/*.cpp).
+# Architecture -> number of layers of its models of 70 billion parameters, whose values have at least Q5_K (LLM_TYPE_70B in
+# src/models/*.cpp).
 _SEVENTY_BILLION = {"llama": 80, "llama-embed": 80, "qwen2": 80, "olmo": 80}
 
 
@@ -37,7 +38,7 @@ def _all(number: int, count: int) -> bool:
 
 
 def _more(number: int, count: int) -> bool:
-    """The first and the last eighth, and every third one between them (use_more_bits())."""
+    """Returns whether a matrix is in the first or the last eighth, or is every third one between them (use_more_bits())."""
     eighth = count // 8
     return number < eighth or number >= 7 * count // 8 or (number - eighth) % 3 == 2
 
@@ -52,9 +53,9 @@ def _part(of: int) -> Where:
 
 @dataclass(frozen=True)
 class Mix:
-    """base: the format of most matrices.  file_type: general.file_type (llama_ftype in llama.h).  values: the formats of the matrices that
-    make values (attn_v, attn_qkv, attn_kv_b).  shared: that of values that four or more heads share, if it is another.  downs: those of
-    ffn_down.  outputs: that of attn_output.  outputs_of_8: the same in a model of eight experts."""
+    """The formats of a mix. base: the format of most matrices.  file_type: general.file_type (llama_ftype in llama.h).  values: formats of
+    the matrices that compute values (attn_v, attn_qkv, attn_kv_b).  shared: format of values that four or more heads share, if it is
+    another one. downs: formats of ffn_down.  outputs: format of attn_output.  outputs_of_8: the same in a model with eight experts."""
 
     base: str
     file_type: int
@@ -88,7 +89,7 @@ MIXES = {
     "iq4_nl": Mix("IQ4_NL", 25, shared="Q5_K", downs=(("Q5_K", _part(8)),), outputs_of_8="Q5_K"),
     "iq4_xs": Mix("IQ4_XS", 30, shared="Q5_K", downs=(("Q5_K", _part(8)),), outputs_of_8="Q5_K"),
 }
-_FALCON = {  # the mixes that are others for this architecture
+_FALCON = {  # the mixes that differ for Falcon
     "q2_k": replace(MIXES["q2_k"], outputs=""),
     "q3_k_m": replace(MIXES["q3_k_m"], downs=(("Q5_K", _part(16)), ("Q4_K", _more)), outputs=""),
     "q3_k_l": replace(MIXES["q3_k_l"], downs=(("Q4_K", _all),), outputs="Q4_K"),
@@ -98,7 +99,7 @@ _FALCON = {  # the mixes that are others for this architecture
 
 
 def file_type(units: Iterable[Unit]) -> int:
-    """Returns general.file_type of the format that most bytes have."""
+    """Returns general.file_type for the format that takes most bytes."""
     used: dict[str, int] = {}
     for unit in units:
         for tensor in unit.tensors:
@@ -109,8 +110,8 @@ def file_type(units: Iterable[Unit]) -> int:
 
 @dataclass(frozen=True)
 class Outline:
-    """What the choices depend on beside a tensor's name and shape. names: of all tensors.  layers: number of layers.  heads, kv_heads: of
-    the first layer."""
+    """The data of a model that affect the choices in addition to a tensor's name and shape. names: names of all tensors.  layers: number of
+    layers. heads, kv_heads: numbers of heads of the first layer."""
 
     names: tuple[str, ...]
     architecture: str = "llama"
@@ -121,7 +122,7 @@ class Outline:
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding is the head, too."""
+        """Whether the embedding is also the head."""
         return "output.weight" not in self.names
 
     @property
@@ -131,16 +132,16 @@ class Outline:
 
     @property
     def seventy_billion(self) -> bool:
-        """Whether llama.cpp takes the model for one of 70 billion parameters."""
+        """Whether llama.cpp classifies the model as one of 70 billion parameters."""
         known = _SEVENTY_BILLION.get(self.architecture) == self.layers
         return known and not (self.architecture.startswith("llama") and (self.heads == self.kv_heads or self.experts == 8))
 
 
 def outline(names: tuple[str, ...], architecture: str, get: Callable[[str], Any]) -> Outline:
-    """Returns the outline of a file. get: returns the value of a key of its metadata, or None."""
+    """Returns the outline of a file. get: a function that returns the value of a metadata key, or None."""
 
     def number(key: str, absent: int = 0) -> int:
-        """Returns a key of the model, of a list the first number: that of the first layer."""
+        """Returns the number that a key of the model's architecture has. If it is a list, returns the number of the first layer."""
         value = get(f"{architecture}.{key}")
         if isinstance(value, (list, tuple, np.ndarray)) and len(value):
             value = value[0]
@@ -154,8 +155,8 @@ def outline(names: tuple[str, ...], architecture: str, get: Callable[[str], Any]
 class Chooser:
     """Chooses the format of each tensor of a model.
 
-    to: the name of a mix.  keep: regular expression -> format, for tensors whose names it fits; the first one that fits counts.
-    formats: those of all free matrices, in the place of a mix's."""
+    to: the name of a mix.  keep: regular expression -> format, for tensors whose names match; the first match counts. formats: the formats
+    of all free matrices, in place of a mix."""
 
     to: str
     model: Outline
@@ -171,14 +172,14 @@ class Chooser:
         self._downs = _numbers(self.model.names, _of_downs)
 
     def choose(self, name: str, shape: tuple[int, ...], source: str) -> str:
-        """Returns the format of a tensor. `source` is the format in which it is read (_core.ModelFile.format())."""
+        """Returns the format of a tensor. `source` is the format in which it is loaded (_core.ModelFile.format())."""
         for number, (pattern, format) in enumerate(self._rules):
             if pattern.search(name):
                 self._used[number] = True
                 if not fits(format, shape[-1] if shape else 1):
                     raise ValueError(f"keep: {name} has rows of {shape[-1]} weights, which are not whole blocks of {format}")
                 return format
-        stays = source if source in IDS else "F32"  # F32 holds the weights of formats that files do not have
+        stays = source if source in IDS else "F32"  # F32 replaces formats that GGUF files do not have
         if len(shape) <= 1 or ALWAYS_F32.search(name):
             return "F32" if source in PLAIN else stays
         if self._mix.base in PLAIN:
@@ -193,7 +194,8 @@ class Chooser:
         return wanted
 
     def is_free(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Returns whether the mix or the size chooses the format of a tensor: it is a matrix that has no format of its own."""
+        """Returns whether the mix or the size chooses the format of a tensor. It does for matrices whose format is not fixed by another
+        rule."""
         return not (self.kept(name) or len(shape) <= 1 or ALWAYS_F32.search(name) or _KEPT.search(name))
 
     def kept(self, name: str) -> bool:
@@ -201,7 +203,7 @@ class Chooser:
         return any(pattern.search(name) for pattern, _ in self._rules)
 
     def unused(self) -> list[str]:
-        """Returns the patterns of `keep` that fit no tensor."""
+        """Returns the patterns of `keep` that match no tensor."""
         return [pattern.pattern for (pattern, _), used in zip(self._rules, self._used, strict=True) if not used]
 
     def _of_matrix(self, name: str, columns: int) -> str:
@@ -236,7 +238,8 @@ def _of_downs(name: str) -> bool:
 
 
 def _numbers(names: Iterable[str], kind: Callable[[str], bool]) -> dict[str, int]:
-    """Returns the numbers of the matrices of a kind, which count in the order of layers (weight_name_comparer in llama-model-loader.h)."""
+    """Returns the number of each matrix of a kind. They are numbered in the order of the layers (weight_name_comparer in
+    llama-model-loader.h)."""
     found = ((int(match[1]) if (match := _LAYER.match(name)) else -1, name) for name in names if kind(name))
     return {name: number for number, (_, name) in enumerate(sorted(found))}
 

@@ -1,4 +1,4 @@
-"""Weight formats of files that are written: how rows of floats become bytes, and which formats a name of a mix stands for."""
+"""Weight formats of files that are written: functions that convert rows of floats to bytes, and block sizes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from ..errors import NumericError
 
 Float32 = npt.NDArray[np.float32]
 
-BLOCKS = {"Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "IQ4_NL": 32, "MXFP4": 32}  # of others that are quantized: 256
-PLAIN = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}  # formats whose rows are an array of a dtype
+# number of weights in a block; 256 for other quantized formats
+BLOCKS = {"Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "IQ4_NL": 32, "MXFP4": 32}
+PLAIN = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}  # formats whose rows are plain arrays -> dtype of the array
 LARGEST_HALF = 65504
 
 
 def block_of(format: str) -> int:
-    """Returns how many weights of a row a block has."""
+    """Returns the number of weights in a block."""
     return 1 if format in PLAIN else BLOCKS.get(format, 256)
 
 
 def fits(format: str, columns: int) -> bool:
-    """Returns whether rows of so many columns are whole blocks."""
+    """Returns whether rows of this many columns consist of whole blocks."""
     return columns % block_of(format) == 0
 
 
 def pack_rows(format: str, rows: Float32, name: str, columns: Float32 | None = None) -> bytes:
-    """Returns the bytes of rows of floats. Q8_0 is rounded as ggml rounds it, so that files are equal to llama.cpp's byte by byte. For the
-    other quantized formats, the scales with the least squared error are searched (_core.ops.pack()).
+    """Returns the bytes of rows of floats. Q8_0 is rounded as ggml rounds it, so that files equal llama.cpp's byte by byte. For the other
+    quantized formats, the scales with the least squared error are searched (_core.ops.pack()).
 
-    columns: how many times the squared error of a weight counts, for each column (None: once). Only their ratios count.
+    columns: for each column, the weight of the squared errors in it (None: all are equal). Only the ratios matter.
 
     Raises NumericError, with the name of the tensor, for NaN, infinities, and numbers that are too large for the format."""
     if not np.isfinite(rows).all():
@@ -40,7 +41,7 @@ def pack_rows(format: str, rows: Float32, name: str, columns: Float32 | None = N
 
 
 def _plain_q8_0(rows: Float32) -> bytes:
-    """Rounds blocks of 32 to int8, half away from zero, with the scale that maps the largest weight to 127 (quantize_row_q8_0_ref() in
+    """Rounds blocks of 32 floats to int8, half away from zero. The scale maps the largest absolute value to 127 (quantize_row_q8_0_ref() in
     ggml-quants.c)."""
     blocks = rows.reshape(-1, 32)
     scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
@@ -48,7 +49,7 @@ def _plain_q8_0(rows: Float32) -> bytes:
         inverse = np.where(scales == 0, np.float32(0), np.float32(1) / scales).astype(np.float32)
     scaled = blocks * inverse
     codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
-    # A sum that rounds up to the next integer although the fraction is below a half: 0.49999997 + 0.5 is 1 in float32.
+    # Corrects sums that have rounded up to the next integer although the fraction is below a half: 0.49999997 + 0.5 is 1 in float32.
     codes -= np.where(np.abs(codes - scaled) > 0.5, np.sign(scaled), np.float32(0))
     packed = np.empty((len(blocks), 34), np.uint8)
     packed[:, :2] = scales.astype(np.float16).view(np.uint8)
@@ -57,7 +58,7 @@ def _plain_q8_0(rows: Float32) -> bytes:
 
 
 def q5_0_of_a4(data: bytes) -> bytes:
-    """Returns blocks of A4 (cpp/core/formats_plain.cpp) as blocks of Q5_0 with the same weights: d (q - z) is d ((q - z + 16) - 16)."""
+    """Converts blocks of A4 (cpp/core/formats_plain.cpp) to blocks of Q5_0 with the same weights: d (q - z) is d ((q - z + 16) - 16)."""
     blocks = np.frombuffer(data, np.uint8).reshape(-1, 1, 67)
     pairs = blocks[..., 3:].reshape(-1, 4, 16)
     codes = np.concatenate([pairs & 15, pairs >> 4], axis=-1) + (16 - (blocks[..., 2:3] & 15))
@@ -69,6 +70,6 @@ def q5_0_of_a4(data: bytes) -> bytes:
 
 
 def unpack_rows(format: str, data: bytes, columns: int) -> Float32:
-    """Returns rows of floats."""
+    """Returns the floats of packed rows, float32 (rows, columns)."""
     found: Float32 = _core.ops.unpack(format, data).reshape(-1, columns)
     return found

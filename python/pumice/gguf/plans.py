@@ -1,4 +1,4 @@
-"""What convert() and quantize() write, and where."""
+"""ConversionPlan, which describes what convert() and quantize() write, and the paths of their files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ConversionPlan:
 
     tensors: (name, format, shape, bytes) of each tensor.
     files: the paths of the files.
-    bytes: the size of all files.
+    bytes: the size of all files together.
     calibrated: the names of the tensors whose codes are chosen by texts.
-    tokens: number of tokens that the model reads for that, those that are kept back included.
-    memory: the most bytes that this takes, beside the pieces of other tensors.
+    tokens: number of tokens that the model computes for this choice, including those that are held back.
+    memory: the maximum number of bytes that this choice takes, in addition to the pieces of other tensors.
     weighted: the names of the tensors whose codes are searched with an importance matrix.
-    seconds: with dry_run, about how long the call takes on this machine if little else runs, beside the time of the disk. Small pieces of
-        the same work are timed for this. After a call that wrote the file, None."""
+    seconds: with dry_run, the approximate duration of the call on this machine if little else runs, without the time for disk access. Small
+        pieces of the same work are timed for this. None after a call that wrote the file."""
 
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]
     files: tuple[Path, ...]
@@ -68,7 +68,7 @@ class ConversionPlan:
 
     @property
     def bits(self) -> float:
-        """Number of bits that a weight takes, on average over all tensors."""
+        """Number of bits per weight, on average over all tensors."""
         weights = sum(math.prod(shape) for _, _, shape, _ in self.tensors)
         return 8 * sum(used for _, _, _, used in self.tensors) / max(weights, 1)
 
@@ -76,7 +76,7 @@ class ConversionPlan:
 def plan_of(
     job: Job, calibration: Calibration | None = None, weighted: tuple[str, ...] = (), seconds: float | None = None
 ) -> ConversionPlan:
-    """Returns what a job writes."""
+    """Returns the plan that describes what a job writes."""
     plan = ConversionPlan(
         tuple((tensor.name, tensor.format, tensor.shape, tensor.bytes) for tensor in job.tensors),
         tuple(file.path for file in job.files),
@@ -90,12 +90,12 @@ def plan_of(
 
 
 def target_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of the file to be written. Raises ValueError and OSError for one that cannot be."""
+    """Returns the path of the file to be written. Raises ValueError or OSError if no file can be written there."""
     path = Path(output)
-    if path.is_symlink():  # the file that it leads to is replaced, and not the link
+    if path.is_symlink():  # the file to which the link leads is replaced, and not the link
         try:
             path = path.resolve()
-        except RuntimeError:  # what Python up to 3.12 raises for a loop
+        except RuntimeError:  # Python up to 3.12 raises this for a loop of links
             raise OSError(errno.ELOOP, "the link leads back to itself; remove it, or give another name", str(path)) from None
     if path.suffix != ".gguf":
         raise ValueError(f"output {shown(os.fspath(output))} must end in .gguf")

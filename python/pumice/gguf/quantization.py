@@ -1,4 +1,4 @@
-"""quantize(): a GGUF file with its weights in other formats."""
+"""quantize(), which writes a GGUF file with its weights in other formats."""
 
 from __future__ import annotations
 
@@ -38,31 +38,32 @@ def quantize(
     dry_run: bool = False,
     progress: Progress = None,
 ) -> ConversionPlan:
-    """Writes a GGUF file with its weights in other formats, and returns what the file has. Its metadata stay as they are. It is written as
-    convert() writes: whole or not at all, and an interrupted call goes on.
+    """Writes a GGUF file with its weights in other formats, and returns a plan that describes the new file. The metadata stay as they are.
+    As with convert(), the file is written completely or not at all, and an interrupted call continues.
 
-    source: the path of a GGUF file (of a split one: any part), or a hub id.
+    source: the path of a GGUF file (of any part if the model is split), or a hub id.
     output: the path of the new file.
     to: a format, "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", or a mix of formats, "q2_k", "q3_k_s", "q3_k_m", "q3_k_l",
-        "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k", "iq4_nl", "iq4_xs". Each tensor has the format that it has in llama-quantize's files
-        without an importance matrix. Or a size, "4.5bpw": the tensors take at most so many bits per weight, and each matrix has the format
-        that its error and its kind suggest (sizes.py). Scales are searched, as by load(quantize=), but for Q8_0, which is rounded as
-        llama.cpp rounds it. A tensor that is in its format already keeps its bytes.
-    keep: regular expression -> format ("f32", ..., "q4_k", "iq4_xs"), for tensors whose names it fits; the first that fits counts.
-    requantize: whether weights that are quantized already may be rounded a second time. Those of Q8_0, and tensors of `keep`, always may.
-    texts: for calibration, one text or several, each a str, its token ids, or the path of a UTF-8 file (a pathlib.Path). The model reads
-        them, and the codes of the layers' matrices are chosen so that their products change least (GPTQ, arXiv 2210.17323, in the blocks
-        of the same formats, then coordinate descent). A tenth of the texts is kept back: a matrix that is not better on it has the codes
-        of the search. Embeddings, the head, stacks of experts and Q8_0 have those anyway. Give texts of all kinds that the model is for.
-    importance: in the place of texts, the path of an importance matrix, a GGUF file of llama.cpp's llama-imatrix. The squared error of a
-        weight counts in the search as much as the mean square of what its column was multiplied by. That counts for all tensors that the
-        file names, stacks of experts too, but not for Q8_0. Tensors that it does not name, and experts that its texts did not reach, are
-        searched as without it.
-    tokens: how many tokens of texts the model reads, at least 1,024. They are windows of 512 tokens, spread evenly over all texts.
+        "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k", "iq4_nl", "iq4_xs". Each tensor gets the format that it has in llama-quantize's
+        files without an importance matrix. `to` may also be a size, "4.5bpw": the tensors then take at most this many bits per weight, and
+        each matrix gets a format by its error and its kind (sizes.py). Scales are searched, as with load(quantize=), except those of Q8_0,
+        which is rounded as llama.cpp rounds it. A tensor that has its format already keeps its bytes.
+    keep: regular expression -> format ("f32", ..., "q4_k", "iq4_xs"), for tensors whose names match. The first match counts.
+    requantize: whether weights that are already quantized may be rounded a second time. Those of Q8_0, and tensors of `keep`, always may.
+    texts: for calibration, one text or several, each a str, its token ids, or the path of a UTF-8 file (a pathlib.Path). The model computes
+        them, and the codes of the layers' matrices are chosen so that their products change least (GPTQ, arXiv 2210.17323, in the blocks of
+        the same formats, then coordinate descent). A tenth of the texts is held back: a matrix that is not better on them gets the codes of
+        the search. Embeddings, the head, stacks of experts and Q8_0 always get those. Give texts of all kinds for which the model is used.
+    importance: in place of texts, the path of an importance matrix, a GGUF file of llama.cpp's llama-imatrix. In the search, the squared
+        error of a weight is multiplied by the mean square of the inputs of its column. This applies to all tensors that the file names,
+        stacks of experts too, but not to Q8_0. Tensors that the file does not name, and experts that its texts did not reach, are searched
+        as without it.
+    tokens: number of tokens of the texts that the model computes, at least 1,024. They are windows of 512 tokens, spread evenly over all
+        texts.
     split, force, dry_run, progress: as in convert().
 
     Raises ValueError and TypeError for wrong arguments, for weights that would be rounded a second time, and for the importance matrix of
-    another model; UnsupportedModelError for tensors that hold no weights (I32), and with texts for a model that is not run;
+    another model; UnsupportedModelError for tensors that hold no weights (I32), and with texts for a model that pumice does not run;
     ModelFormatError, NumericError, TokenizerError, MemoryError, FileExistsError and OSError."""
     path, target = resolve(source), target_path(output)
     file = _core.open_file(str(path))

@@ -1,9 +1,10 @@
-"""Formats for a file of a given size. Of the mixes of formats that take so many bits per weight, the one with the least expected
-divergence of the model's predictions is chosen.
+"""Chooses formats for a file of a given size. Of all combinations of formats with the given number of bits per weight, it chooses the one
+with the least expected divergence of the model's predictions.
 
-The divergence (Kullback-Leibler) that rounding a model's matrices causes is nearly the sum of what rounding each of them alone causes, and
-that is nearly proportional to the matrix's relative squared error. So each matrix has a slope, and the choice is a Lagrange multiplier:
-each matrix takes the format with the least slope * error + price * bits, where the price of a bit is the lowest one that keeps the size."""
+The divergence (Kullback-Leibler) that rounding a model's matrices causes is nearly the sum of the divergences that rounding each matrix
+alone causes. Each of these is nearly proportional to the matrix's relative squared error; the factor is the matrix's slope. A Lagrange
+multiplier, the price of a bit, decides: each matrix gets the format with the least slope * error + price * bits. The price is the lowest
+one that keeps the size."""
 
 from __future__ import annotations
 
@@ -20,35 +21,35 @@ from .container import Tensor
 from .mixes import Chooser, Outline
 from .packing import fits, pack_rows, unpack_rows
 
-_SAMPLE = 1 << 15  # weights of a matrix whose errors are measured: whole rows, evenly spread
-# How much a relative squared error of 1 in all matrices of a kind adds to the divergence, in nats: the geometric mean of SmolLM2 135M and
-# Gemma 3 270M with all weights in Q8_0 and one kind in Q4_0, 576 tokens. The first pattern that fits a name counts.
+_SAMPLE = 1 << 15  # number of weights of a matrix whose errors are measured: whole rows, evenly spread
+# The divergence, in nats, that a relative squared error of 1 in all matrices of a kind adds. It is the geometric mean of SmolLM2 135M and
+# Gemma 3 270M, with all weights in Q8_0 and one kind in Q4_0, 576 tokens. The first pattern that matches a name counts.
 _SLOPES = (
-    (re.compile(r"attn_qkv"), 24.0),  # the sum of the three
-    (re.compile(r"attn_q"), 3.0),  # 2.4 and 3.8
-    (re.compile(r"attn_k(?!v)"), 3.5),  # 3.7 and 3.2
-    (re.compile(r"attn_(v|kv)"), 17.0),  # 17.5 and 16.4
-    (re.compile(r"attn_out|attn_o\."), 6.4),  # 3.7 and 11.1
-    (re.compile(r"ffn_gate(?!_up)"), 5.9),  # 4.9 and 6.9
-    (re.compile(r"ffn_up"), 12.6),  # 10.0 and 15.9
-    (re.compile(r"ffn_down"), 20.0),  # 22.2 and 18.5
-    (re.compile(r"^output\.|token_embd"), 15.0),  # 15.4 and 14.9
-    (re.compile(r""), 10.0),  # others
+    (re.compile(r"attn_qkv"), 24.0),  # the sum of the slopes of q, k and v
+    (re.compile(r"attn_q"), 3.0),  # 2.4 and 3.8 for the two models
+    (re.compile(r"attn_k(?!v)"), 3.5),  # 3.7 and 3.2 for the two models
+    (re.compile(r"attn_(v|kv)"), 17.0),  # 17.5 and 16.4 for the two models
+    (re.compile(r"attn_out|attn_o\."), 6.4),  # 3.7 and 11.1 for the two models
+    (re.compile(r"ffn_gate(?!_up)"), 5.9),  # 4.9 and 6.9 for the two models
+    (re.compile(r"ffn_up"), 12.6),  # 10.0 and 15.9 for the two models
+    (re.compile(r"ffn_down"), 20.0),  # 22.2 and 18.5 for the two models
+    (re.compile(r"^output\.|token_embd"), 15.0),  # 15.4 and 14.9 for the two models
+    (re.compile(r""), 10.0),  # all other matrices
 )
-_EMBEDDING = 1.2  # of SmolLM2's embedding in another format than its head
+_EMBEDDING = 1.2  # slope of an embedding that is not the head: that of SmolLM2's embedding while its head had another format
 _BITS = re.compile(r"(\d{1,2}(?:\.\d{1,4})?)bpw", re.IGNORECASE)
 
 
 def bits_asked(to: str) -> float | None:
-    """Returns the bits per weight that `to` asks for ("4.5bpw"), or None if it names no size."""
+    """Returns the bits per weight in `to` ("4.5bpw"), or None if `to` is no size."""
     match = _BITS.fullmatch(to) if isinstance(to, str) else None
     return float(match[1]) if match else None
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix whose format is to be chosen. slope: what a relative squared error of 1 adds to the divergence, as a share of what it adds
-    in another matrix.  choices: (bytes, relative squared error, format) of each format that it may have."""
+    """A matrix whose format is to be chosen. slope: the divergence that a relative squared error of 1 adds, relative to other matrices.
+    choices: (bytes, relative squared error, format) for each format that the matrix may have."""
 
     name: str
     slope: float
@@ -56,7 +57,7 @@ class Matrix:
 
 
 def slope(name: str, layers: int, tied: bool) -> float:
-    """Returns the slope of a tensor of a model with so many layers.  tied: whether the embedding is the head, too."""
+    """Returns the slope of a tensor of a model with this many layers.  tied: whether the embedding is also the head."""
     if name == "token_embd.weight" and not tied:
         return _EMBEDDING
     found = next(slope for pattern, slope in _SLOPES if pattern.search(name))
@@ -82,7 +83,7 @@ def errors(file: _core.ModelFile, name: str, shape: tuple[int, ...], slope: floa
 
 
 def measured(file: _core.ModelFile, matrices: Sequence[tuple[str, tuple[int, ...], float]]) -> list[Matrix]:
-    """Returns errors() of matrices: (name, shape, slope)."""
+    """Returns errors() for each of the matrices, which are (name, shape, slope)."""
     pool = Pool(max(1, int(_core.build_info()["threads"])))
     try:
         works = [pool.submit(errors, file, *matrix) for matrix in matrices]
@@ -92,7 +93,8 @@ def measured(file: _core.ModelFile, matrices: Sequence[tuple[str, tuple[int, ...
 
 
 def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
-    """Returns the format of each matrix, of all matrices at most `most` bytes; None if there is no choice that is so small."""
+    """Returns the format of each matrix, so that all matrices together have at most `most` bytes. Returns None if even the smallest formats
+    have more."""
 
     def at(price: float) -> list[tuple[int, float, str]]:
         return [min(each.choices, key=lambda choice: (each.slope * choice[1] + price * choice[0], choice[0])) for each in matrices]
@@ -103,7 +105,7 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
     smallest = [min(each.choices, key=lambda choice: (choice[0], choice[1])) for each in matrices]
     if size(smallest) > most:
         return None
-    low, high = 0.0, 1.0  # prices; at `high` the size is kept
+    low, high = 0.0, 1.0  # lowest and highest price of the search; at `high` the size is kept
     if size(at(low)) <= most:
         high = low
     else:
@@ -117,7 +119,7 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
     found = at(high)
     if size(found) > most:
         found = smallest
-    # What is left buys the steps that lower the divergence most for their bytes.
+    # The remaining bytes pay for finer formats, first those that lower the divergence most per byte.
     left = most - size(found)
     while True:
         steps = [
@@ -134,9 +136,10 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
 
 
 def sized(file: _core.ModelFile, bits: float, model: Outline, keep: Mapping[str, str]) -> Chooser:
-    """Returns the choice of formats for a file whose tensors take at most `bits` bits per weight. Raises ValueError if no formats are so
-    small."""
-    fixed = Chooser("q8_0", model, keep)  # any mix: these tensors have the same formats in all quantized ones
+    """Returns a Chooser of formats with which the file's tensors take at most `bits` bits per weight. Raises ValueError if even the
+    smallest formats take more."""
+    # the mix does not matter here: the tensors that are not free have the same formats in all quantized mixes
+    fixed = Chooser("q8_0", model, keep)
     used = weights = 0
     free = []
     for name, _, shape, _ in file.tensors:

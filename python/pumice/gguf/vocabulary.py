@@ -1,5 +1,5 @@
-"""The metadata keys of a tokenizer, made from a folder's tokenizer. A candidate is accepted only if the tokenizer that pumice makes from
-these keys turns texts of all kinds into the ids of the folder's own."""
+"""Makes the metadata keys of a tokenizer from a folder's tokenizer. The keys are accepted only if the tokenizer that pumice makes from them
+converts texts of all kinds to the ids of the folder's tokenizer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..tokens.word_splits import SPLITS
 
 Keys = dict[str, Any]
 
-# Names of splits that llama.cpp and other readers know best, to be tried first.
+# Names of splits that llama.cpp and other programs know best. They are tried first.
 _FIRST = (
     "llama-bpe", "qwen2", "gpt-2", "smollm", "tekken", "gpt-4o", "deepseek-v3", "qwen35", "falcon3", "llama4", "starcoder", "command-r",
     "stablelm2", "dbrx", "glm4", "olmo", "kimi-k2", "superbpe", "default",
 )  # fmt: skip
-# Texts that differ in how known tokenizers split and normalise them.
+# Texts that known tokenizers split and normalise differently.
 PROBES = (
     "Hello world", " leading", "trailing ", "  two  spaces   three", 'tab\tnew\nline\r\nreturn\n\n\nmore',
     "don't WON'T I'm you'll we've he'd", "1 12 123 1234 12345 1234567.89", "3.14e-10 0x1F 1,000,000",
@@ -39,10 +39,10 @@ PROBES = (
 
 
 def tokenizer_keys(tokenizer: Tokenizer, rows: int, where: str, template: str | None, first: str = "") -> Keys:
-    """Returns the keys tokenizer.* of a tokenizer, and its chat template. rows: of the model's embedding.  first: the kind of tokenizer
-    that is tried first.
+    """Returns the keys tokenizer.* of a tokenizer, and its chat template. rows: number of rows of the model's embedding.  first: the kind
+    of tokenizer that is tried first.
 
-    Raises TokenizerError if no kind of tokenizer that GGUF has gives the same ids."""
+    Raises TokenizerError if no kind of tokenizer that GGUF has produces the same ids."""
     spec = json.loads(tokenizer.backend.to_str())
     reasons: list[str] = []
     last = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -66,7 +66,7 @@ def tokenizer_keys(tokenizer: Tokenizer, rows: int, where: str, template: str | 
 
 
 def _difference(tokenizer: Tokenizer, found: Built) -> str | None:
-    """Returns what differs between two tokenizers, or None if all probes have the same ids."""
+    """Returns a description of the first difference between two tokenizers, or None if all probes have the same ids."""
     special = " ".join(token.content for token in tokenizer.added.values())[:2000]
     for text in (*PROBES, f"a {special} b"):
         for add_special in (True, False):
@@ -78,8 +78,8 @@ def _difference(tokenizer: Tokenizer, found: Built) -> str | None:
 
 
 def _tokens(tokenizer: Tokenizer, rows: int) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Returns the text and the type of each token. An id without a token is an unused one: llama.cpp needs a token for each row of the
-    embedding."""
+    """Returns the text and the type of each token. An id without a token gets an unused one, because llama.cpp needs a token for each row
+    of the embedding."""
     tokens, types = [f"[PAD{i}]" for i in range(rows)], np.full(rows, UNUSED, np.int32)
     for token, i in tokenizer.backend.get_vocab(with_added_tokens=True).items():
         tokens[i], types[i] = token, NORMAL
@@ -89,8 +89,8 @@ def _tokens(tokenizer: Tokenizer, rows: int) -> tuple[list[str], np.ndarray[Any,
 
 
 def _special_keys(tokenizer: Tokenizer) -> Keys:
-    """Returns the ids of special tokens, and which of them stand before and behind a text. Where the folder names none, they are those that
-    its tokenizer puts there."""
+    """Returns the keys for the ids of special tokens, and for those that stand before and after a text. If the folder names none of the
+    latter, those that its tokenizer adds are used."""
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls", "mask": "mask"}
     special, around = dict(tokenizer.special), tokenizer.backend.encode("").ids
     if tokenizer.bos_id is not None:
@@ -106,7 +106,7 @@ def _special_keys(tokenizer: Tokenizer) -> Keys:
 
 
 def _more_ends(tokenizer: Tokenizer, found: Built) -> Keys:
-    """Returns keys for the end tokens that the file would not have otherwise. GGUF has two keys for them."""
+    """Returns keys for the end tokens that the file would lack otherwise. GGUF has two such keys."""
     missing = sorted(set(tokenizer.eos_ids) - set(found.eos_ids))
     return dict(zip(("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"), missing, strict=False))
 
@@ -131,7 +131,8 @@ def _keys(model: str, tokens: list[str], types: np.ndarray[Any, Any], more: Keys
 
 
 def _word_piece(spec: dict[str, Any], tokens: list[str], types: np.ndarray[Any, Any], common: Keys) -> Keys:
-    """GGUF marks the beginnings of words with U+2581, and not what follows with ##."""
+    """Converts the spelling of WordPiece tokens: GGUF marks the beginning of a word with U+2581, and does not mark its later tokens with
+    ##."""
     marked = [
         token if kind in (CONTROL, UNUSED) or (token[:1] == "[" and token[-1:] == "]" and len(token) > 2)
         else token[2:] if token.startswith("##") and len(token) > 2
@@ -189,7 +190,8 @@ def _bpe(spec: dict[str, Any], tokens: list[str], types: np.ndarray[Any, Any], c
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     if model.get("byte_fallback"):
         kinds = _byte_types(tokens, types, model.get("unk_token"))
-        # The ranks of merges as scores: SentencePiece merges the pair with the highest score, and a token's score is minus its id there.
+        # Converts the ranks of merges to scores: SentencePiece merges the pair with the highest score, and here a token's score is minus
+        # its id.
         scores = -np.arange(len(tokens), dtype=np.float32)
         for prefix in (True, False):
             said: Keys = {"tokenizer.ggml.scores": scores, "tokenizer.ggml.add_space_prefix": prefix, "tokenizer.ggml.pre": "default"}
@@ -202,7 +204,7 @@ def _bpe(spec: dict[str, Any], tokens: list[str], types: np.ndarray[Any, Any], c
 
 
 def _likely(spec: dict[str, Any]) -> list[str]:
-    """Returns the names of splits with the same patterns as the tokenizer's, or if there are none all names."""
+    """Returns the names of splits that have the same patterns as the tokenizer's split. If there are none, returns all names."""
     cuts = spec.get("pre_tokenizer") or {}
     cuts = cuts.get("pretokenizers", [cuts])
     patterns = tuple(cut["pattern"].get("Regex", cut["pattern"].get("String")) for cut in cuts if cut.get("type") == "Split")

@@ -1,5 +1,5 @@
-"""The weights of a file that is written: in which format each tensor is, and the pieces in which its bytes are made, so that memory holds
-few of them."""
+"""The weights of a file that is written: the format of each tensor, and the pieces in which its bytes are made, so that only few pieces are
+in memory."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .changes import Array, moves_columns, part_of
 from .container import IDS, Tensor
 from .packing import PLAIN, Float32, fits, pack_rows, q5_0_of_a4, unpack_rows
 
-Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, the source's format) -> the format that is written
-Columns = Callable[[str, int], Float32 | None]  # (name, number of a matrix in it) -> what pack_rows() takes
-PIECE = 1 << 18  # values of a piece: 1 MB in float32, which are packed in less than 0.1 s, so that Ctrl-C is soon heard
+Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, format in the source) -> format to write
+Columns = Callable[[str, int], Float32 | None]  # (name, index of a matrix in it) -> the argument `columns` of pack_rows()
+PIECE = 1 << 18  # number of values of a piece: 1 MB in float32, packed in less than 0.1 s, so that Ctrl-C takes effect soon
 _DTYPES = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
-# The towers of a multimodal folder, which convert() leaves out.
+# Matches tensors of the other parts of a multimodal model, which convert() leaves out.
 _OTHER_PARTS = re.compile(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio|vision_embedder)\."
 )
-# Tensors that the converter leaves out, whether or not GGUF files of the family have a name for them.
+# Matches tensors that convert() leaves out, even if GGUF files of the family have a name for them.
 _LEFT_OUT = re.compile(r"(^|\.)pooler\.|\.experts\.bias$")
 _EXPERT = re.compile(r"(?<=\.experts)\.(\d+)(?=\.)")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes of a tensor that is written."""
+    """Some bytes of a tensor that is written."""
 
     tensor: int  # index in Unit.tensors
     offset: int
@@ -45,13 +45,13 @@ class Unit:
 
     tensors: tuple[Tensor, ...]
     pieces: int
-    make: Callable[[int], Iterator[Part]]  # makes a piece
-    copied: bool = False  # whether the bytes are those of the source, perhaps in another order
+    make: Callable[[int], Iterator[Part]]  # yields the parts of the piece with this number
+    copied: bool = False  # whether all bytes are those of the source, perhaps in another order
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A tensor of the folder, or the matrices of a layer's experts, which become one tensor. shape: of one of them."""
+    """A tensor of the folder, or the matrices of a layer's experts, which become one tensor. shape: that of one matrix."""
 
     name: str
     files: tuple[str, ...]
@@ -68,7 +68,7 @@ class _Source:
 
 
 class _Tensors:
-    """The tensors of a folder. Those of A4, which GGUF files do not have, are Q5_0 here, which holds the same weights."""
+    """The tensors of a folder. Tensors in A4, a format that GGUF files do not have, are Q5_0 here, which holds the same weights."""
 
     def __init__(self, file: _core.ModelFile) -> None:
         self.path = file.path
@@ -77,7 +77,7 @@ class _Tensors:
         self.tensors = [(name, "Q5_0" if name in self._a4 else kind, shape) for name, kind, shape, _ in file.tensors]
 
     def read(self, name: str, offset: int = 0, count: int | None = None) -> bytes:
-        """Returns `count` bytes of a tensor from `offset` on (None: all that follow); of A4, whole rows."""
+        """Returns `count` bytes of a tensor from `offset` on (None: all bytes after `offset`). For A4, the bytes must be whole rows."""
         if name not in self._a4:
             return self._file.read(name, offset, count)
         theirs, ours = _bytes_of("A4", 128), _bytes_of("Q5_0", 128)
@@ -85,7 +85,7 @@ class _Tensors:
 
 
 def _sources(file: _Tensors) -> list[_Source]:
-    """Returns the tensors of a folder. The matrices experts.0.w1, experts.1.w1, ... are one source."""
+    """Returns the tensors of a folder. The matrices experts.0.w1, experts.1.w1, ... are one _Source."""
     found: dict[str, _Source] = {}
     for name, kind, shape in sorted(file.tensors, key=lambda tensor: _by_numbers(tensor[0])):
         match = _EXPERT.search(name)
@@ -98,18 +98,18 @@ def _sources(file: _Tensors) -> list[_Source]:
                 f"{file.path}: {name} has the shape {shape}; that of expert 0 is {known.shape}", file=file.path, field=name
             )
         else:
-            kind = kind if kind == known.format else "F32"  # experts in several formats
+            kind = kind if kind == known.format else "F32"  # the experts have different formats
             found[base] = _Source(base, (*known.files, name), kind, known.shape)
     return list(found.values())
 
 
 def _by_numbers(name: str) -> list[Any]:
-    """Returns a key that sorts names by the numbers in them: layer 2 comes before layer 10."""
+    """Returns a key that sorts names by the numbers in them, so that layer 2 comes before layer 10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 class Folder:
-    """The tensors of a safetensors folder in their GGUF form."""
+    """The tensors of a safetensors folder, converted to their GGUF form."""
 
     def __init__(self, file: _core.ModelFile, classifies: bool, choose: Choose) -> None:
         self._file, self._classifies, self._choose = _Tensors(file), classifies, choose
@@ -123,7 +123,7 @@ class Folder:
 
     def units(self) -> Iterator[Unit]:
         """Yields the units of all tensors that the GGUF form has. Raises ModelFormatError for a tensor that has no name in GGUF, and
-        UnsupportedModelError for one of integers."""
+        UnsupportedModelError for a tensor of integers."""
         for source in _sources(self._file):
             other = ".act_fn." in source.name or source.name.endswith((".inv_freq", ".masked_bias", "position_ids"))
             if not other and not _OTHER_PARTS.match(source.name):
@@ -134,13 +134,14 @@ class Folder:
                     raise UnsupportedModelError(f"{self._file.path}: a GGUF file of this family has no place for {source.name}")
 
     def _matters(self, source: _Source) -> bool:
-        """Returns whether a tensor that the form leaves out changes results: the dense layer of a classifier, a bias that is not 0."""
+        """Returns whether a tensor that the GGUF form leaves out changes results: the dense layer of a classifier, or a bias that is not
+        0."""
         if source.name.endswith(".experts.bias"):
             return bool(self._read(source.name, source.shape, raw=False).any())
         return "pooler." in source.name and self._classifies
 
     def _changed(self, source: _Source, values: Array) -> dict[str, Array]:
-        """Returns the GGUF tensors that a tensor of the folder becomes, or a matrix of its stack."""
+        """Returns the GGUF tensors, by name, that a tensor of the folder (or one matrix of its stack) becomes."""
         if _LEFT_OUT.search(source.name):
             return {}
         try:
@@ -162,7 +163,7 @@ class Folder:
             )
         one = (1, *source.shape) if source.experts else (1, *source.shape[1:]) if source.stacked else source.shape
         count = len(source.files) if source.experts else source.shape[0] if source.stacked else 1
-        # An array without memory of its own shows names and shapes, and which tensors keep their bytes.
+        # This array has no memory of its own. Converting it gives names and shapes, and shows which tensors keep their bytes.
         given = np.broadcast_to(np.float32(0), one)
         parts = self._changed(source, given)
         tensors = []
@@ -176,7 +177,8 @@ class Folder:
         return self._whole(source, tuple(tensors), one, count, raw)
 
     def _keeps_bytes(self, source: _Source, shape: tuple[int, ...], tensors: list[Tensor], count: int) -> bool:
-        """Returns whether all tensors have the source's format, and its values are only moved: then their bytes are moved, too."""
+        """Returns whether all tensors have the source's format and its values are only moved. If so, the bytes can be moved without being
+        unpacked."""
         if any(tensor.format != source.format for tensor in tensors) or any(self._formats[name] != source.format for name in source.files):
             return False
         if source.format not in PLAIN and any(map(moves_columns, self._parts[source.files[0]])):
@@ -184,7 +186,7 @@ class Folder:
         try:
             found = self._changed(source, np.broadcast_to(self._raw_dtype(source.format)(0), self._raw_shape(source.format, shape)))
         except ModelFormatError:
-            return False  # bytes of blocks cannot be moved as the columns are
+            return False  # the bytes of blocks cannot be moved in the way in which the columns are moved
         return all(
             values.dtype == self._raw_dtype(source.format) and values.nbytes * count == tensor.bytes
             for values, tensor in zip(found.values(), tensors, strict=True)
@@ -199,7 +201,7 @@ class Folder:
         return shape if format in PLAIN else (*shape[:-1], int(_core.ops.row_bytes(format, shape[-1])))
 
     def _read(self, name: str, shape: tuple[int, ...], raw: bool, offset: int = 0, count: int | None = None) -> Array:
-        """Returns values of a tensor from byte `offset` on: as they are in the file, or as floats."""
+        """Returns values of a tensor from byte `offset` on: in the form of the file if `raw`, otherwise as floats."""
         data, format = self._file.read(name, offset, count), self._formats[name]
         if format not in PLAIN and format not in _core.build_info()["formats"]:
             raise ModelFormatError(f"{self._file.path}: {name} is {format}, which has no GGUF form", file=self._file.path, field=name)
@@ -247,7 +249,7 @@ def _bytes_of(format: str, columns: int) -> int:
 
 
 def small_tensors(found: dict[str, Array]) -> Iterator[Unit]:
-    """Yields a unit for each tensor that comes from no tensor of the folder."""
+    """Yields a unit for each tensor that is not made from a tensor of the folder."""
     for name, values in found.items():
         data = _floats(values).tobytes()
 
@@ -258,19 +260,20 @@ def small_tensors(found: dict[str, Array]) -> Iterator[Unit]:
 
 
 def matrices(found: Mapping[str, tuple[_core.ModelFile, str]], choose: Choose) -> Iterator[Unit]:
-    """Yields a unit for each matrix that other files than the model's have: a file and the name in it, by the name in GGUF."""
+    """Yields a unit for each matrix that lies in another file than the model's. found: name in GGUF -> (file, name in this file)."""
     for name, (file, source) in found.items():
         _, kind, shape, size = next(tensor for tensor in file.tensors if tensor[0] == source)
         yield _by_pieces(file, source, kind, Tensor(name, choose(name, tuple(shape), kind), tuple(shape)), size)
 
 
 def _alike(name: str, matrix: int) -> None:
-    """All columns count the same."""
+    """Returns None for every matrix, so that the errors of all columns count the same."""
 
 
 def _packed(tensor: Tensor, first: int, rows: Float32, columns: Columns) -> bytes:
-    """Returns the bytes of some rows of a tensor, from row `first` on, each with the columns of its matrix."""
-    height = tensor.shape[-2] if len(tensor.shape) > 2 else tensor.values  # of each matrix
+    """Returns the bytes of some rows of a tensor, from row `first` on. Each row is packed with the column weights of its matrix."""
+    # number of rows of each matrix; if there is only one matrix, any number that is large enough
+    height = tensor.shape[-2] if len(tensor.shape) > 2 else tensor.values
     found, at = [], 0
     while at < len(rows):
         matrix, row = divmod(first + at, height)
@@ -281,7 +284,7 @@ def _packed(tensor: Tensor, first: int, rows: Float32, columns: Columns) -> byte
 
 
 def _by_pieces(file: _core.ModelFile, source: str, kind: str, tensor: Tensor, size: int, columns: Columns = _alike) -> Unit:
-    """Returns the unit of a tensor whose rows are those of a file's tensor, which has the format `kind` and `size` bytes."""
+    """Returns the unit of a tensor that has the same rows as a file's tensor, which has the format `kind` and `size` bytes."""
     rows = tensor.values // tensor.shape[-1] if tensor.shape else 1
     width, step = size // max(rows, 1), max(1, PIECE // max(tensor.shape[-1], 1) if tensor.shape else 1)
 
@@ -297,8 +300,8 @@ def _by_pieces(file: _core.ModelFile, source: str, kind: str, tensor: Tensor, si
 
 
 def file_units(file: _core.ModelFile, choose: Choose, columns: Columns = _alike) -> Iterator[Unit]:
-    """Yields a unit for each tensor of a GGUF file. A tensor that keeps its format keeps its bytes. Formats that are read as another one
-    (IQ2_XXS) are that other one, which holds the same weights.  columns: weights of columns for the search of codes.
+    """Yields a unit for each tensor of a GGUF file. A tensor that keeps its format keeps its bytes. If a format is loaded as another one
+    (IQ2_XXS), the unit has that other format, which holds the same weights.  columns: returns the column weights for the search of codes.
 
     Raises UnsupportedModelError for a tensor that holds no weights."""
     for name, _, shape, size in file.tensors:
@@ -307,22 +310,23 @@ def file_units(file: _core.ModelFile, choose: Choose, columns: Columns = _alike)
 
 
 def searched(units: Sequence[Unit]) -> list[Tensor]:
-    """Returns the tensors whose codes are searched: those in quantized formats, but Q8_0, which is rounded as llama.cpp rounds it, and
-    but those that keep their bytes."""
+    """Returns the tensors whose codes are searched. These are all in quantized formats, except Q8_0, which is rounded as llama.cpp rounds
+    it, and except tensors that keep their bytes."""
     formats = {*_core.build_info()["pack_formats"]} - {"Q8_0"}
     return [tensor for unit in units if not unit.copied for tensor in unit.tensors if tensor.format in formats]
 
 
-# Matrices that llama.cpp reads as F32 alone, by the end of their name in GGUF (ModelBase.prepare_tensors() in llama.cpp's
-# conversion/base.py).
+# Matches the names of matrices that llama.cpp only accepts as F32, by the end of the name in GGUF (ModelBase.prepare_tensors() in
+# llama.cpp's conversion/base.py).
 ALWAYS_F32 = re.compile(
     r"(_norm|ffn_gate_inp(_shexp)?|position_embd|token_types|ssm_conv1d|shortconv\.conv|attn_rel_b)\.weight$|(?<!\.weight)$"
 )
 
 
 def plain_choice(to: str) -> Choose:
-    """Returns what llama.cpp's converter chooses for --outtype `to`: matrices have that format, vectors and some small matrices F32. A
-    matrix whose rows are not whole blocks becomes F16. "auto" keeps the source's format, or takes BF16 if GGUF does not have it."""
+    """Returns a function that chooses formats as llama.cpp's converter does for --outtype `to`: matrices get this format, vectors and some
+    small matrices F32. A matrix whose rows are not whole blocks gets F16. "auto" keeps the source's format, or uses BF16 if GGUF does not
+    have it."""
 
     def choose(name: str, shape: tuple[int, ...], source: str) -> str:
         if len(shape) <= 1 or ALWAYS_F32.search(name):

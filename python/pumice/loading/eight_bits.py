@@ -1,5 +1,5 @@
-"""What load(quantize="q8_0") keeps of an encoder's vectors: compares them with those of the file's own weights, on texts drawn from the
-tokenizer's vocabulary. So the texts suit a model of any language."""
+"""Checks how well load(quantize="q8_0") preserves an encoder's vectors, by comparing them with the vectors of the file's own weights. The
+texts are random tokens of the tokenizer's vocabulary, so that they suit a model of any language."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..errors import PumiceError
 if TYPE_CHECKING:
     from ..tokens.tokenizers import TokenBatch, Tokenizer
 
-_LENGTHS = (1, 2, 4, 8, 16, 24)  # tokens of successive texts, without the special ones
+_LENGTHS = (1, 2, 4, 8, 16, 24)  # numbers of tokens of successive texts, without special tokens
 _TEXTS = 36
-# What the few texts must keep so that thousands keep 0.999: the smallest cosine, and the largest mean of 1 - cosine. Over 15,000 texts of
-# all-MiniLM-L6-v2 and 5,000 of all-mpnet-base-v2, the worst text is 4.4 and 4.0 times as far from 1 as the mean.
+# Limits for the few texts, chosen so that thousands of texts keep a cosine of 0.999: the smallest cosine, and the largest mean of 1 -
+# cosine. Over 15,000 texts of all-MiniLM-L6-v2 and 5,000 of all-mpnet-base-v2, 1 - cosine of the worst text was 4.4 and 4.0 times the mean.
 LEAST_COSINE = 0.9995
 MOST_DISTANCE = 2e-4
 
 
 class Comparison(NamedTuple):
-    """worst: the smallest cosine of the two vectors of a text.  distance: the mean of 1 - cosine."""
+    """worst: the smallest cosine between the two vectors of a text.  distance: the mean of 1 - cosine."""
 
     worst: float
     distance: float
@@ -37,21 +37,22 @@ class Comparison(NamedTuple):
 
 
 def applies(file: _core.ModelFile, options: Mapping[str, Any], engine: _core.Model) -> bool:
-    """Returns whether the model is an encoder of whose matrices load(quantize="q8_0") has packed some."""
+    """Returns whether the model is an encoder, and load(quantize="q8_0") has packed some of its matrices."""
     if options["quantize"] != "q8_0" or "generate" in engine.info["tasks"]:
         return False
     return bool(engine.info["formats"].get("Q8_0", 0) > sum(size for _, kind, _, size in file.tensors if kind == "Q8_0"))
 
 
 def may_apply(options: Mapping[str, Any], placement: Mapping[str, Any]) -> bool:
-    """Returns whether load() may compare the model of a plan() in this way. It does for encoders, which keep no keys and values."""
+    """Returns whether load() may compare the model of a plan() in this way. It compares encoders only, which need no memory for keys and
+    values."""
     packed = any("Q8_0" in row["formats"] for row in placement["rows"])
     return options["quantize"] == "q8_0" and packed and not placement.get("kv_budget")
 
 
 def probe_texts(tokenizer: Tokenizer, vocab_size: int, n_ctx: int, typed: bool) -> TokenBatch:
-    """Returns texts of 1 to 24 random tokens, the same at each call. vocab_size, n_ctx: the model's.  typed: whether the model has
-    embeddings of token types."""
+    """Returns texts of 1 to 24 random tokens, which are the same at each call. vocab_size, n_ctx: those of the model.  typed: whether the
+    model has embeddings of token types."""
     from dataclasses import replace
 
     draw = random.Random(8).random  # Python's documentation promises the same sequence in every version
@@ -71,7 +72,7 @@ def compare(packed: _core.Model, floats: _core.Model, texts: TokenBatch, cancel:
 
     a, b = vectors(packed), vectors(floats)
     lengths = np.sqrt((a * a).sum(1) * (b * b).sum(1))
-    same = (a == b).all(1).astype(np.float64)  # where a vector is zero, or not finite: 1 only if both are equal
+    same = (a == b).all(1).astype(np.float64)  # for vectors that are zero or not finite: 1 if both are equal, else 0
     cosines = np.divide((a * b).sum(1), lengths, out=same, where=lengths > 0)
     return Comparison(float(cosines.min()), float((1 - cosines).mean()))
 
@@ -79,9 +80,9 @@ def compare(packed: _core.Model, floats: _core.Model, texts: TokenBatch, cancel:
 def keep_promise(
     packed: _core.Model, load_floats: Callable[[], _core.Model], make_texts: Callable[[], TokenBatch], cancel: _core.Cancel | None
 ) -> tuple[_core.Model, str]:
-    """Returns the engine that the model runs with, and a note about it for summary(): `packed`, or the engine of the file's own weights if
-    8 bits change the vectors too much. Closes the other engine. Returns `packed` if the two cannot be compared, for lack of memory or
-    because the file's weights cannot be read without rounding."""
+    """Returns an engine for the model, and a note about it for summary(). The engine is `packed`, unless 8 bits change the vectors too
+    much; then it is the engine of the file's own weights. Closes the other engine. If the two cannot be compared, returns `packed`. This
+    happens if there is too little memory, or if the file's weights cannot be loaded without rounding."""
     floats = None
     try:
         texts = make_texts()

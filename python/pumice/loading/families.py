@@ -21,8 +21,8 @@ class Unknown:
     missing: str
 
 
-# Each key has the names of a family in files, separated by spaces: model_type in config.json (written by transformers) and
-# general.architecture in GGUF (written by llama.cpp).
+# Names of a family in files, separated by spaces -> its usual name and the missing feature. The names in files are model_type in
+# config.json (written by transformers) and general.architecture in GGUF (written by llama.cpp).
 _NOT_RUN: dict[str, tuple[str, str]] = {
     "gemma3n": ("Gemma 3n", REFUSED),
     "mistral4": ("Mistral Small 4", LATENT),
@@ -36,17 +36,18 @@ NOT_RUN = {word: Unknown(name, missing) for words, (name, missing) in _NOT_RUN.i
 
 
 def _runs(architecture: str, kind: str) -> str:
-    """Returns the families that have this name in files of this kind, joined by "or". In GGUF, llama may be a Llama or a Mixtral."""
+    """Returns the families that have this name in files of this kind, joined by "or". In GGUF, "llama" may be a Llama or a Mixtral."""
     families = _core.build_info()["architectures"].items()
     found = (repr(family) for family, names in families if architecture in names["gguf" if kind == "gguf" else "model_type"])
     return " or ".join(found)
 
 
-ASSISTANTS = {"gemma4_assistant": "Gemma 4", "gemma4_unified_assistant": "Gemma 4", "gemma4-assistant": "Gemma 4"}  # name in files -> of
+# name of the assistant in files -> family of its model
+ASSISTANTS = {"gemma4_assistant": "Gemma 4", "gemma4_unified_assistant": "Gemma 4", "gemma4-assistant": "Gemma 4"}
 
 
 def explain(architecture: str, kind: str, text_half: object = None) -> str:
-    """Returns one sentence that says whether pumice runs a family, knows it but does not run it, or does not know it. architecture: the
+    """Returns one sentence that tells whether pumice runs a family, knows it but does not run it, or does not know it. architecture: the
     family's name in the model's file.  kind: the kind of this file ("gguf" or "safetensors").  text_half: for a multimodal model, the
     family of its text half."""
     if architecture in ASSISTANTS:

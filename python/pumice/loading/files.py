@@ -43,14 +43,14 @@ def open_layout(layout: Layout) -> _core.ModelFile:
     return _core.open_file(str(layout.source))
 
 
-# The vocabulary of a tokenizer, as a share of the model's rows, below which it counts as another model's. Rows are padded: phi-2 has 51,200
-# for 50,295 tokens.
+# A tokenizer whose vocabulary is smaller than this fraction of the model's rows counts as another model's tokenizer. It may be somewhat
+# smaller, because the rows are padded: phi-2 has 51,200 rows for 50,295 tokens.
 LEAST_VOCABULARY = 0.9
 _POOLING_LAST = 3  # value of <architecture>.pooling_type, from llama.cpp's enum llama_pooling_type
 
 
 def gguf_parts(path: Path) -> list[Path]:
-    """Returns the files of a GGUF model, of a split one in their order; the first has the metadata."""
+    """Returns the files of a GGUF model. The parts of a split file come in their order; the first part has the metadata."""
     named = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})", path.stem, re.DOTALL)
     if named is None:
         return [path]
@@ -60,11 +60,11 @@ def gguf_parts(path: Path) -> list[Path]:
 
 
 def files_of(source: str) -> Iterator[Path]:
-    """Yields the files that load() may read for a local path: the parts of a GGUF file, or what is in a folder and has an ending that
-    load() may look for."""
+    """Yields the files that load() may read for a local path: the parts of a GGUF file, or the files in a folder whose suffixes are among
+    those that load() looks for."""
     try:
         path = Path(source).expanduser()
-    except RuntimeError:  # ~ and a user that the system does not have, which load() says
+    except RuntimeError:  # the path is ~ with a user that the system does not have; load() will report it
         return
     if path.suffix == ".safetensors":
         path = path.parent
@@ -75,8 +75,8 @@ def files_of(source: str) -> Iterator[Path]:
 
 
 def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer, passed: bool = False) -> list[str]:
-    """Returns a text for each part of the model that the file lacks ("lacks ...") or that pumice does not run ("has ..."). Because of each
-    such part, results differ from those of the original model.
+    """Returns a text for each part of the model that the file lacks ("lacks ...") or that pumice does not run ("has ..."). Each such part
+    makes the results differ from those of the original model.
 
     passed: whether the tokenizer is the one that the caller passed to load(tokenizer=)."""
     found = [str(what) for what in engine.placement().get("incomplete") or ()]
@@ -96,8 +96,8 @@ def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer
 
 def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig, by_token: bool) -> tuple[str, ...]:
     """Returns the names of a classifier's labels: id2label in config.json, or classifier.output_labels in GGUF. If the file has no names,
-    they are LABEL_0, LABEL_1 and so on, as in transformers. If it has some and not one for each label, they are the same, with an
-    IncompleteModelWarning. Only a classifier of tokens may have a name twice."""
+    they are LABEL_0, LABEL_1 and so on, as in transformers. If the file has names but not one for each label, they are LABEL_0 and so on,
+    too, and an IncompleteModelWarning is issued. Only a classifier of tokens may have the same name twice."""
     if config.score_ids:
         return ("score",)
     if file.kind == "gguf":
@@ -120,8 +120,9 @@ def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig, by_toke
 
 
 def viterbi_biases(file: _core.ModelFile) -> dict[str, float]:
-    """Returns the numbers in viterbi_calibration.json beside a classifier of tokens, by the names in token_labels.STEPS. The file has them
-    at operating_points.default.biases, as that of openai/privacy-filter. Without the file, or in GGUF, there are none."""
+    """Returns the numbers in viterbi_calibration.json beside a token classifier, by the names in token_labels.STEPS. The file has them at
+    operating_points.default.biases, as openai/privacy-filter's file does. If there is no such file, or the model is a GGUF file, returns
+    {}."""
     path = Path(file.path)
     source = (path if path.is_dir() else path.parent) / "viterbi_calibration.json"
     values = read_object(source) if file.kind != "gguf" else {}

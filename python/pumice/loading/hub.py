@@ -1,4 +1,4 @@
-"""Turns the argument `source` of load() into a local path. Looks for a local file first, then in the local cache of the hub, and then on
+"""Converts the argument `source` of load() to a local path. Looks for a local file first, then in the local cache of the hub, and then on
 the hub itself."""
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def resolve(source: str | os.PathLike[str]) -> Path:
 
 
 def _beside_its_config(path: Path) -> Path:
-    """Returns `path`. If it is a link to a safetensors file, and no config.json is beside the link, returns what it leads to, so that the
-    files beside the weights are found. In the hub's cache, the files beside the weights are beside the link."""
+    """Returns `path`. However, if it is a link to a safetensors file and no config.json is beside the link, returns the link's target, so
+    that load() finds the files beside the weights. In the hub's cache, these files are beside the link."""
     if not path.is_symlink() or os.path.lexists(path.parent / "config.json"):
         return path
     target = path.resolve()
@@ -143,7 +143,7 @@ def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[st
 
 
 def _of_module(name: str) -> bool:
-    """Returns whether a file belongs to a sentence-transformers module in a folder of its own, such as 1_Pooling/config.json or
+    """Returns whether a file belongs to a sentence-transformers module that has its own folder, such as 1_Pooling/config.json or
     query_0_StaticEmbedding/model.safetensors."""
     folder, _, file = name.partition("/")
     kind = folder.rsplit("_", 1)[-1]
@@ -170,7 +170,7 @@ def _parts(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
-    """Returns the model's path, and the text of a warning about the model (None if there is nothing to warn of)."""
+    """Returns the model's path, and the text of a warning about the model (None if no warning is needed)."""
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError:
@@ -189,20 +189,20 @@ def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
         why = _first_line(error.__cause__ or error)
         return cached, f"{repo}: what lies in the local cache {lacks}, and the hub could not be asked: {why}. Load it once with a network"
     if not files[0].endswith(".gguf") and _MODULES not in files:
-        # This download fails. But the hub's client then remembers that the repository has no modules.json, and _cached() asks it for that.
+        # This download fails. But then the hub's client remembers that the repository has no modules.json, which _cached() needs to know.
         with contextlib.suppress(Exception):
             hub.hf_hub_download(repo, _MODULES)
     return _model_path(paths[0], files), None
 
 
 def _model_path(first: Path, files: Sequence[str]) -> Path:
-    """Returns the path of the .gguf file (the first part if it is split), or else of the snapshot's folder."""
+    """Returns the path of the .gguf file (of the first part if it is split), or of the snapshot's folder if there is no .gguf file."""
     return first if files[0].endswith(".gguf") else first.parents[files[0].count("/")]
 
 
 def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
-    """Returns the path of the model in the local cache (None if it is not usable), and a text that says what the cached model may lack
-    (empty if nothing). Files may be missing because another program downloaded only the files that it needs, or because a download was
+    """Returns the path of the model in the local cache (None if it is not usable), and a text about what the cached model may lack (empty
+    if it is complete). Files may be missing because another program has downloaded only the files that it needs, or because a download was
     interrupted."""
     try:
         folder = Path(hub.snapshot_download(repo, local_files_only=True))
@@ -223,7 +223,7 @@ def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
             return None, ""
     if _MODULES in names:
         listed = read_json(folder / _MODULES)
-        # Normalize has no files, so that repositories of git have no folder of it.
+        # Normalize has no files, and git stores no empty folders, so its folder is missing.
         modules = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
         folders = [each.get("path") for each in modules if not str(each.get("type")).endswith(".Normalize")]
         missing = [str(module) for module in folders if module and not any(name.startswith(f"{module}/") for name in names)]
@@ -245,7 +245,7 @@ def _online(repo: str, call: Callable[[], Any]) -> Any:
         if type(error) is ValueError:
             raise
         raise OSError(_unreachable(repo, error)) from error
-    except Exception as error:  # the hub's client raises its own exceptions, and those of the HTTP library that it uses
+    except Exception as error:  # the hub's client raises its own exceptions, and those of its HTTP library
         raise OSError(_unreachable(repo, error)) from error
 
 

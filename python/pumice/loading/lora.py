@@ -1,5 +1,5 @@
-"""The argument lora= of load(): low-rank adapters (Hu et al. 2021) from PEFT folders and GGUF files. This module reads which matrices an
-adapter changes, and by what scale.
+"""The argument lora= of load(): low-rank adapters (Hu et al. 2021) from PEFT folders and GGUF files. This module finds out which matrices
+an adapter changes, and the scale of each change.
 
 Sources: peft's LoraConfig and save_pretrained() (names and scales), llama.cpp's convert_lora_to_gguf.py and llama-adapter.cpp.
 """
@@ -22,7 +22,7 @@ from ..errors import ModelFormatError, UnsupportedModelError
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MOST_SCALE, MOST_RANK, MOST_ALPHA = 1e6, 4096, 10**9
 
-# Settings in adapter_config.json that change the computation in ways that pumice does not run. Each has the values that turn it off.
+# Settings in adapter_config.json that change the computation in ways that pumice does not run, each with the values that mean "off".
 _OFF: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "bias": ("none",),
@@ -39,7 +39,7 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "monteclora_config": ({},),
     "velora_config": ({},),
 }
-# Values of init_lora_weights that do not change the model's own weights. PiSSA, OLoRA and others do change them.
+# Values of init_lora_weights that leave the model's own weights unchanged. PiSSA, OLoRA and others change them.
 _STARTS = (True, False, "gaussian", "eva", "orthogonal")
 _MERGE = "Merge it into the model with peft (merge_and_unload) and load that"
 
@@ -62,8 +62,8 @@ def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
 
 
 def lora_specs(model: _core.ModelFile, given: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
-    """Returns the adapters in the form of _core.LoadOptions. Each is a dict with "file", the adapter's open file, and "modules", which has
-    (matrix, tensor a, tensor b, scale, layout) for each matrix that the adapter changes."""
+    """Returns the adapters in the form of _core.LoadOptions. Each is a dict with the keys "file" (the adapter's open file) and "modules" (a
+    list with (matrix, tensor a, tensor b, scale, layout) for each matrix that the adapter changes)."""
     return [_of_gguf(model, path, scale) if model.kind == "gguf" else _of_peft(model, path, scale) for path, scale in given]
 
 
@@ -163,8 +163,8 @@ def _alpha(file: Path, key: str, value: Any) -> float:
 
 
 def _by_module(file: Path, config: Mapping[str, Any], key: str, number: Callable[[Path, str, Any], float]) -> dict[str, float]:
-    """Returns the dict in rank_pattern or alpha_pattern, with checked numbers. As in peft, a key is a pattern for the end of a module's
-    name, or for the whole name if it begins with ^. Only plain names are allowed, no other regular expressions."""
+    """Returns the dict in rank_pattern or alpha_pattern, with checked numbers. As in peft, a key is the end of a module's name, or the
+    whole name if it begins with ^. peft allows any regular expression as a key; here only plain names are allowed."""
     given = config.get(key) or {}
     if not isinstance(given, dict):
         raise _broken(file, key, f"{key} is {shown(given)}, not an object")
@@ -182,10 +182,10 @@ def _of_module(numbers: Mapping[str, float], name: str, otherwise: float) -> flo
 
 
 class _Selection:
-    """The modules that adapter_config.json selects. Tensors of other modules raise an error here; peft silently ignores them.
+    """The modules that adapter_config.json selects. Tensors of other modules raise an error here; peft ignores them without an error.
 
     Source: check_target_module_exists() of peft 0.21. A regular expression that pumice cannot parse counts as selecting every module. The
-    tensors in the file then decide, because peft saves those of the modules that it has trained."""
+    tensors in the file then decide, because peft saves only tensors of modules that it has trained."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file = file
@@ -222,7 +222,7 @@ class _Selection:
 
 
 class _Names:
-    """The value of target_modules or exclude_modules. It is a list of module names or ends of names, or a regular expression for whole
+    """The value of target_modules or exclude_modules: either a list of module names or ends of names, or a regular expression for whole
     names."""
 
     def __init__(self, file: Path, config: Mapping[str, Any], key: str) -> None:
@@ -236,13 +236,13 @@ class _Names:
             self._known = False
         else:
             try:
-                self._pattern = Pattern(f"/(?:{given})$")  # with a "/" in front, because a Pattern must not match the empty text
+                self._pattern = Pattern(f"/(?:{given})$")  # begins with "/", because a Pattern must not match the empty text
             except ValueError:
                 self._known = False
 
     def match(self, module: str) -> bool | None:
-        """Returns whether a module's name matches, or None if this is unknown: no value is given, it is "all-linear", or the regular
-        expression cannot be parsed here."""
+        """Returns whether a module's name matches. Returns None if this is unknown, because there is no value, the value is "all-linear",
+        or the regular expression cannot be parsed here."""
         if not self._known:
             return None
         if self._pattern is not None:

@@ -60,21 +60,21 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
 
 
 def _whole_path(given: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns a path as an absolute one, because a model that is unpickled or moves to the CPU later reads the file again, perhaps from
-    another folder. What is no path, such as a hub id, stays as it is."""
+    """Returns a path as an absolute one, because the file may be read again later from another current folder, when a model is unpickled or
+    moves to the CPU. A name that is no path, such as a hub id, is returned unchanged."""
     try:
         path = Path(os.fsdecode(given)).expanduser()
         return str(path.absolute()) if path.exists() else given
-    except (OSError, ValueError, RuntimeError):  # resolve() says what is wrong with it
+    except (OSError, ValueError, RuntimeError):  # resolve() will report what is wrong with the path
         return given
 
 
-# What other packages call a GPU in device=.
+# Names for a GPU in the device= of other packages.
 GPUS_ELSEWHERE = ("gpu", "cuda", "hip", "rocm", "mps", "metal", "xpu", "sycl", "opencl", "vk")
 
 
 def check_device(device: Any) -> str:
-    """Checks the argument device= and returns it as a string, in which several GPUs are joined by "+"."""
+    """Checks the argument device= and returns it as a string. Several GPUs are joined by "+"."""
     several = isinstance(device, Sequence) and not isinstance(device, (str, bytes))
     names = listed(device) if several else [device]
     if not names or not all(isinstance(name, str) for name in names):
@@ -93,7 +93,7 @@ def check_device(device: Any) -> str:
 
 
 def check_layers_each(counts: Sequence[Any], device: str) -> tuple[int, ...]:
-    """Checks a list gpu_layers=, which has the number of layers of each GPU in `device`."""
+    """Checks gpu_layers= if it is a list, which must have the number of layers for each GPU in `device`."""
     gpus = len(device.split("+")) if device.startswith("vulkan") else 0
     if len(counts) != gpus or gpus == 0:
         raise ValueError(
@@ -114,7 +114,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     if each:
         o["gpu_layers"] = check_layers_each(o["gpu_layers"], o["device"])
     for name in ("gpu_experts",) if each else ("gpu_layers", "gpu_experts"):
-        if isinstance(o[name], int) and o[name] == -1:  # what llama.cpp calls all
+        if isinstance(o[name], int) and o[name] == -1:  # llama.cpp uses -1 for all layers
             raise ValueError(f'{name}=-1 is out of range: for all layers it is "all"')
         o[name] = choice_or_integer(name, o[name], ("auto", "all"), 0, 2**31 - 1)
     o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
@@ -123,7 +123,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
         choice("quantize", o["quantize"], (None, *(name.lower() for name in _core.build_info()["pack_formats"])))
     choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
-    # With float32 weights, the logits of a Llama are wrong by 6e-3 if keys and values are f16, and by 1e-5 if they are f32.
+    # With float32 weights, f16 keys and values change the logits of a Llama by up to 6e-3, and f32 keys and values by up to 1e-5.
     if o["kv_dtype"] is None:
         o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
     if o["task"] is not None:
@@ -153,8 +153,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_pooling(given: Any) -> tuple[str, ...] | None:
-    """Checks the argument pooling= and returns it as a tuple of names. If the argument is None, returns None: the pooling that the
-    model's files name is then used."""
+    """Checks the argument pooling= and returns it as a tuple of names. Returns None if the argument is None, so that the pooling of the
+    model's files is used."""
     if given is None or isinstance(given, str):
         name = choice("pooling", given, (None, *POOLINGS))
         return None if name is None else (str(name),)

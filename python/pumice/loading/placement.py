@@ -19,12 +19,12 @@ from .options import LoadKeywords, check_load_options, engine_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_COLUMNS = {"weights": "weights", "kv": "KV of a sequence", "state": "a state"}  # sizes, by their key in rows
+_COLUMNS = {"weights": "weights", "kv": "KV of a sequence", "state": "a state"}  # key of a size in `rows` -> heading of its column
 
 
 class Plan:
-    """Says on which device each part of a model is, and how many bytes it takes. Prints as a table, in which successive equal layers share
-    a row.
+    """Describes on which device each part of a model is, and how many bytes it takes. Prints as a table, in which successive equal layers
+    share a row.
 
     rows: a dict for each part: name, device, weights (bytes), kv (bytes of keys and values of one sequence), state (bytes of one state of a
         recurrent layer), formats, and why the part is not on the GPU.
@@ -33,7 +33,7 @@ class Plan:
     scratch: bytes of working memory for one run, on all devices together.
     kv_budget: bytes for the keys, values and states of all sequences together.
     memory_free: bytes of free memory before loading, on all devices together.
-    notes: what did not fit or is read in another format, and why.
+    notes: what did not fit or is stored in another format than the file's, and why.
     problem: None, or the error that load() would raise."""
 
     def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """A dict for each device with two numbers of bytes: "weights", and "kv", the keys and values of one sequence."""
+        """A dict for each device with two sizes in bytes: "weights", and "kv" for the keys and values of one sequence."""
         result: dict[str, dict[str, int]] = {}
         for row in self.rows:
             total = result.setdefault(str(row["device"]), dict.fromkeys(self._sizes, 0))
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def _sizes(self) -> list[str]:
-        """Returns the keys of the sizes in rows; of a model without recurrent layers there is no state."""
+        """Returns the keys of the sizes in `rows`. "state" is left out if the model has no recurrent layers."""
         return [name for name in _COLUMNS if name != "state" or any(row.get("state") for row in self.rows)]
 
     @property
@@ -107,7 +107,8 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Joins successive rows that differ only in the number in their name: "layer 0", "layer 1", "layer 2" become "layer 0-2". Adds `count`,
     the number of joined rows, to each row.
 
-    `why` may differ between joined rows, because each layer lacks a little more memory than the layer before it."""
+    `why` may differ between joined rows, because it says how much memory is missing, and each layer lacks a little more than the previous
+    one."""
     folded: list[dict[str, Any]] = []
     last_number = 0
     for row in rows:
@@ -129,8 +130,8 @@ def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -
 
     source, load_options: the arguments of load().
 
-    Raises DeviceNotFoundError, ValueError, OSError, and what opening the file raises. If the model does not fit, the result has a table all
-    the same, and its `problem` has the error that load() would raise."""
+    Raises DeviceNotFoundError, ValueError, OSError, and the errors of opening the file. If the model does not fit, the result has a table
+    nevertheless, and its `problem` is the error that load() would raise."""
     options = check_load_options("plan", load_options)
     layout = read_layout(resolve(source), options["prompts"])
     file = open_layout(layout)
@@ -145,10 +146,10 @@ def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -
 
 
 def _note_of_floats(file: _core.ModelFile, options: Mapping[str, Any], layout: Layout) -> str:
-    """Returns how many bytes load() may need for an encoder beside those of the plan (eight_bits.py)."""
+    """Returns a note: how many bytes load() may need for an encoder in addition to those of the plan (eight_bits.py)."""
     try:
         floats = _core.plan(file, engine_options(file, {**options, "quantize": None}, layout.config))
-    except UnsupportedModelError:  # the file's own weights cannot be read without rounding
+    except UnsupportedModelError:  # the file's own weights can only be loaded with rounding
         return "load() cannot compare 8-bit weights with the file's, which are only read rounded"
     most = size(sum(int(row["weights"]) for row in floats["rows"]))
     return (

@@ -1,4 +1,4 @@
-"""Measures one model, alone or in turn with a peer, for `pumice bench`."""
+"""Measures one model, alone or in turn with a peer (another engine), for `pumice bench`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNITS = {"encode": "sentences/s", "prefill": "tokens/s", "decode": "tokens/s"}
 
 @dataclass(frozen=True)
 class Load:
-    """How much one round works: sentences for an encoder; prompt_tokens and then tokens for a decoder."""
+    """The amount of work of a round: `sentences` for an encoder; a prompt of `prompt_tokens` and then `tokens` new ones for a decoder."""
 
     sentences: int
     prompt_tokens: int
@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Compared:
-    """The figures of each round, by what was measured ("encode", "prefill", "decode") and in the order of the rounds."""
+    """The figures of pumice and of a peer: what was measured ("encode", "prefill" or "decode") -> one figure per round, in order."""
 
     name: str
     versions: tuple[str, ...]
@@ -48,7 +48,7 @@ class Compared:
     theirs: dict[str, list[float]]
 
     def __str__(self) -> str:
-        """A table: medians with the lowest and highest of the rounds, and the median of the rounds' ratios."""
+        """Returns a table: medians with the lowest and highest figure of the rounds, and the median of the rounds' ratios."""
         lines = [f"{'':10}{'pumice':>26}{self.name:>26}   times as fast"]
         for what, mine in self.ours.items():
             other = self.theirs[what]
@@ -68,15 +68,15 @@ def sentences(count: int) -> list[str]:
 
 
 def _ticks() -> tuple[int, int]:
-    """Returns the time that all processors have worked and the time that they have been idle since the system's start, in ticks. Raises
+    """Returns two times since the system's start, in ticks: how long all processors have worked, and how long they have been idle. Raises
     OSError on systems without /proc/stat."""
     user, nice, system, idle, waiting, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return user + nice + system, idle + waiting
 
 
 def busy(seconds: float = 0.3) -> str | None:
-    """Watches the processors for a moment. Returns a warning if other programs keep more than a quarter of them busy, else None, also on
-    systems that do not say it. Waits `seconds`."""
+    """Watches the processors for `seconds`. Returns a warning if other programs keep more than a quarter of them busy. Otherwise returns
+    None, also on systems that do not tell."""
     try:
         worked, idle = _ticks()
         time.sleep(seconds)
@@ -93,7 +93,7 @@ def busy(seconds: float = 0.3) -> str | None:
 
 
 class Task:
-    """The work of a round. peers get it as JSON."""
+    """The work of a round. A peer receives it as JSON."""
 
     def __init__(self, model: Model, load: Load) -> None:
         self._model, self._load = model, load
@@ -104,14 +104,15 @@ class Task:
             self._ids = [int(i) for i in model.tokenize(TEXT * (1 + load.prompt_tokens // 8))[: load.prompt_tokens]]
 
     def warm_up(self) -> None:
-        """Does a small part of the work."""
+        """Does a small part of the work, so that the first round is not slower than the others."""
         if self.encodes:
             self._model.encode(self._texts[:32], show_progress_bar=False)
         else:
             self._model.generate(self._ids[:8], max_new_tokens=2, temperature=0)
 
     def asked(self, round_: int) -> dict[str, Any]:
-        """Returns the work of one round. Each round's prompt has the same tokens in another order, so that none is computed before."""
+        """Returns the work of one round. Each round's prompt has the same tokens in another order, so that no cached prefix applies to
+        it."""
         if self.encodes:
             return {"texts": self._texts}
         at = round_ % len(self._ids)
@@ -130,9 +131,10 @@ class Task:
 
 @contextmanager
 def _peer(name: str, model: str, threads: int, python: str) -> Iterator[Callable[[Mapping[str, Any] | None], dict[str, Any]]]:
-    """Runs a peer. Yields a function that sends it work and returns its answer; for None, waits for the first answer."""
+    """Runs a peer. Yields a function that sends work to it and returns its answer. If the work is None, the function only waits for the
+    first answer."""
     script = Path(__file__).with_name("peer_worker.py")
-    # The variables would let the peer use more threads than it was given, or look for pumice's packages in place of its own.
+    # These variables would let the peer use more threads than it was given, or import packages of pumice's Python instead of its own.
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     environment |= {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1"}
     if python == sys.executable:
@@ -167,9 +169,11 @@ def _peer(name: str, model: str, threads: int, python: str) -> Iterator[Callable
 def compare(
     model: Model, load: Load, peer: str, python: str | None, rounds: int, progress: Callable[[int, int], None] | None = None
 ) -> Compared:
-    """Measures pumice and a peer in turn, `rounds` times, after one round of each that does not count. Both get the same threads, and run
-    on the CPU. python: a Python that has the peer; None: this one. progress: is called
-    with the rounds that are done and all rounds, the first one included. Raises PumiceError if the peer cannot do the work."""
+    """Measures pumice and a peer in turn, `rounds` times, after one round of each that does not count. Both get the same number of threads,
+    and run on the CPU.
+    python: a Python that has the peer. None means this Python.
+    progress: a function that is called with the number of finished rounds and of all rounds, which include the round that does not count.
+    Raises PumiceError if the peer cannot do the work."""
     task = Task(model, load)
     if peer not in PEERS:
         raise ValueError(f"--against is one of {', '.join(PEERS)}, not {shown(peer)}")
@@ -192,7 +196,7 @@ def compare(
             for figures, all_figures in ((task.run(asked), ours), (ask(asked), theirs)):
                 for what, figure in figures.items():
                     all_figures.setdefault(what, []).append(figure)
-            if i == 0:  # the warm-up
+            if i == 0:  # the first round is the warm-up, so it does not count
                 ours.clear()
                 theirs.clear()
             if progress is not None:

@@ -1,9 +1,9 @@
 """Checks of a device. Programs with every operation and weight format run on the device and on the CPU in float32, and the results are
 compared. doctor() runs these checks on each GPU.
 
-The shapes are small and fixed. Inputs have one row, which runs the kernels for decoding, or about forty rows, which run the tiles for
-prefill. All formats of an operation are in one program, so that a driver compiles all pipelines together. Each format has its own columns
-in the result.
+The shapes are small and fixed. Inputs have one row, for which devices use their decode kernels, or about forty rows, for which they use
+their prefill tiles. All formats of an operation are in one program, so that a driver compiles all pipelines together. Each format has its
+own columns in the result.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ..common.exits import exit_waits
 from ..common.interruptible import interruptible
 
 Float32 = npt.NDArray[np.float32]
-# format, number of rows, number of columns, number of matrices that share the rows (cpp/core/weights.h), packed weights
+# (format, number of rows, number of columns, number of matrices among which the rows are divided (`Matrix::experts`), packed weights)
 Matrix = tuple[str, int, int, int, bytes]
-Saves = list[tuple[int, int]]  # (rows, state): after the first `rows` rows of the segment, its state is saved as number `state`
-# first, rows, past, pages, length, prompt, unseen, ahead, state, saves; see cpp/core/batch.h
+Saves = list[tuple[int, int]]  # pairs (rows, state): the state after the first `rows` rows of the segment is saved under the number `state`
+# (first, rows, past, pages, length, prompt, unseen, ahead, state, saves), the members of `Segment` in cpp/core/batch.h
 Segment = tuple[int, int, int, list[int], int, int, int, int, int, Saves]
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
 _DIMS = {"key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "kv_heads": _KV_HEADS}
-# Maximum NMSE of a result. Most are above 0, because devices add float32 numbers in different orders, and because a key that lies between
-# two f16 or q8_0 numbers may be rounded to either of them.
+# Maximum NMSE (normalised mean squared error) of a result. Most limits are above 0 because devices add float32 numbers in different orders,
+# and because a key that lies between two f16 or q8_0 numbers may be rounded to either of them.
 _EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
-_INT8_TWICE = 2e-3  # for two products, one after another, that both round to 8 bits
+_INT8_TWICE = 2e-3  # for two products in sequence, both of which round to 8 bits
 _KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
 
 
-# The formats of products with one of several matrices. A shader reads their weights as it reads those of other products, which run in all
-# formats. More formats would take software Vulkan a minute to compile.
+# The formats in which products with one of several matrices (ByHead, Experts) are checked. Their shaders unpack weights with the code of
+# other products, which are checked in all formats. With more formats, software Vulkan would compile for a minute.
 _STACKED = ["F16", "Q8_0", "Q4_K", "Q6_K", "MXFP4"]
 
 
@@ -52,13 +52,14 @@ class Difference:
 
     @property
     def ok(self) -> bool:
-        """Whether the error is within its limit."""
+        """Whether the NMSE is within its limit."""
         return self.error <= self.limit
 
 
 @dataclass
 class Batch:
-    """The input of one run: the number of rows, the segments that they form, and the indices of the rows that "select" returns."""
+    """The input of one run: the number of rows, the segments that they form, and the indices of the rows that "select" operations
+    return."""
 
     rows: int
     segments: list[Segment] = field(default_factory=list)
@@ -85,12 +86,12 @@ class Trial:
     input: int = 0
     output: int = 1
     ids_below: int = 0
-    auto: bool = False  # whether the program also runs with compute="auto"
-    auto_limit: float = _INT8  # the limit of these runs
+    auto: bool = False  # whether the program runs a second time with compute="auto"
+    auto_limit: float = _INT8  # maximum NMSE of the run with compute="auto"
 
     def run(self, device: str, compute: str = "float32") -> Float32:
-        """Runs the program on a device and returns the result, float32 (rows of all batches, columns). Each device gets the same random
-        input."""
+        """Runs the program on a device and returns the result, float32 of shape (rows of all batches, columns). Each device gets the same
+        random input."""
         program = {"ops": self.ops, "slots": self.slots, "caches": self.caches, "states": self.states}
         program |= {"input": self.input, "output": self.output}
         runner = _core.ops.Runner(program, self.matrices, self.vectors, 0, compute, self.kv, self.pages, self.kept_states, device)
@@ -104,14 +105,14 @@ class Trial:
 
 
 def _packed(name: str, rows: int, cols: int, seed: int, experts: int = 1) -> Matrix:
-    """Returns a matrix of random packed weights, or `experts` matrices with rows / experts rows each. All bytes are below 64, so that every
-    float, half float and scale is finite, whatever the format."""
+    """Returns a matrix of random packed weights, or `experts` matrices with rows / experts rows each. All bytes are below 64, because then
+    each float, half float and scale is finite in every format."""
     data = np.random.default_rng(seed).integers(0, 64, rows * _core.ops.row_bytes(name, cols), np.uint8)
-    if name == "MXFP4":  # larger exponents at the beginning of blocks; below 64 they mean powers of two that a GPU may flush to zero
+    if name == "MXFP4":  # The first byte of a block is its exponent. Below 64 it would mean a power of two that a GPU may flush to zero.
         data[::17] = 122 + data[::17] % 4
-    if name == "NVFP4_E":  # the same for the exponents of the two floats
+    if name == "NVFP4_E":  # Replaces the highest bytes of the two floats in a block for the same reason.
         data[3::24] = data[7::24] = 60
-    if name == "F8_E4M3":  # the same for the exponent of its float
+    if name == "F8_E4M3":  # Replaces the highest byte of the float in a block for the same reason.
         data[3::132] = 60
     return name, rows, cols, experts, data.tobytes()
 
@@ -222,12 +223,13 @@ def _routes() -> Trial:
 
 
 def _mixture(kinds: list[tuple[str, dict[str, Any]]], formats: list[str], auto: bool) -> Trial:
-    """Checks mixtures of experts, each after a router of its own, with fields of its own and in the format of its own matrices."""
+    """Checks mixtures of experts that share one router. Each has its own kind of experts (its entry of `kinds`), and its own format of
+    matrices."""
     experts, chosen, width = 5, 2, 256
     ops: list[dict[str, Any]] = [{"op": "route", "logits": (0, _COLS, experts), "out": (2, 0, 2 * chosen), "chosen": chosen}]
     matrices: list[Matrix] = []
     for i, ((_, kind), name) in enumerate(zip(kinds, formats, strict=True)):
-        # With the sigmoid, the rows between the products stay small enough for half floats.
+        # With the sigmoid, the results of gate and up, which are the inputs of down, stay small enough for half floats.
         ids = {"gate": 3 * i, "up": 3 * i + 1, "down": 3 * i + 2, "activation": "sigmoid"}
         ops.append({"op": "experts", "in": (0, 0, _COLS), "route": (2, 0, 2 * chosen), "out": (1, i * _ROWS, _ROWS)} | ids | kind)
         matrices += [_packed(name, experts * width, _COLS, 3 * i + part, experts) for part in range(2)]
@@ -260,7 +262,7 @@ def _ends_of_experts() -> Trial:
 
 
 def _ends() -> Trial:
-    """Checks what is applied to a product: the biases of a gate, and the scale, bias, xielu and soft cap of a linear layer."""
+    """Checks epilogues of products: the biases of a gated linear layer, and the scale, bias, xielu and soft cap of a linear layer."""
     ends = {"activation": "xielu", "alpha_p": 0.8, "alpha_n": 1.1, "scale": 3.0, "softcap": 2.0}
     gated = {"op": "gated_linear", "out": (1, 0, _ROWS), "gate": 0, "up": 1, "gate_bias": 0, "up_bias": 1, "activation": "gelu"}
     linear = {"op": "linear", "out": (1, _ROWS, _ROWS), "parts": [{"weight": 0, "bias": 1}], **ends}
@@ -321,8 +323,9 @@ def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
 
 
 def _attend(kv: str) -> Trial:
-    """Checks rotary embedding, storing into the cache, and attention over the cache. The first batch has a prompt of two pages and a short
-    prompt. The second batch decodes one token after the first prompt, and the third one turns it one position further."""
+    """Checks rotary embedding, the write into the cache, and attention over the cache. The first batch has a prompt of two pages and a
+    short prompt. The second batch decodes one token after the first prompt. The third batch computes the same token, but rotates it by the
+    angle of the next position (`ahead`)."""
     heads, width = _heads()
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
@@ -373,7 +376,7 @@ def _attend_texts() -> Trial:
 
 
 def _attend_unseen() -> Trial:
-    """Checks attention in texts with rows at the end to which no row attends."""
+    """Checks attention in texts whose last rows are `unseen`: no row attends to them."""
     heads, width = _heads()
     out = heads["q"][2]
     op = {"op": "attend", **heads, **_DIMS, "scale": _HEAD_DIM**-0.5}
@@ -388,15 +391,16 @@ def _attend_unseen() -> Trial:
 
 
 def _recurrent(carried: bool) -> Trial:
-    """Checks convolutions and recurrences, with states or over whole texts. With states, the first batch is a prompt whose states in the
-    middle and in the end are kept, beside a short prompt. The second batch goes on from two of these states."""
+    """Checks convolutions and recurrences, with saved states or over whole texts. With states, the first batch has a prompt whose states in
+    the middle and at the end are saved, and a short prompt. The second batch continues from two of these states."""
     keys, values = _KV_HEADS * _HEAD_DIM, _HEADS * _HEAD_DIM
     columns = np.cumsum([0, keys, keys, values, _HEADS, _HEADS]).tolist()
     views = {name: (0, columns[i], columns[i + 1] - columns[i]) for i, name in enumerate(("q", "k", "v", "step", "beta"))}
-    width, taps = columns[3], 4 if carried else 5  # the convolution is over q, k and v
+    width, taps = columns[3], 4 if carried else 5  # the convolution covers the columns of q, k and v
     conv = {"op": "conv", "in": (0, 0, width), "taps": 0, "bias": 1, "width": taps, "activation": "silu", "centred": not carried}
     scan = {"op": "scan", **views, "key_heads": _KV_HEADS, "key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "step_bias": 2, "rate": 3}
-    # Keys have no norm here. Their squares add up to about _HEAD_DIM, and a delta rule with a strength of 1 would grow without bound.
+    # Keys are not normalised here. The squares of a key add up to about _HEAD_DIM, so a delta rule with a strength of 1 would grow without
+    # bound.
     delta = scan | {"rule": "delta", "strength": 1 / _HEAD_DIM, "tiled": True}
     ssd = {name: value for name, value in scan.items() if name != "beta"} | {"rule": "ssd", "skip": 4, "floor": 0.01}
     kinds = [("conv", conv, width), ("scan, delta", delta, values), ("scan, ssd", ssd, values)]
@@ -461,7 +465,8 @@ def _log_prob() -> Trial:
 
 
 def _top() -> Trial:
-    # A row of the result has 8 words, then the largest logits, then their ids (integers in the bits of floats); see cpp/core/top.h.
+    # A row of the result has 8 words, then the largest logits, then their ids. The ids are integers, stored in the bits of floats. See
+    # cpp/core/top.h.
     words, most, head = 5000, 16, 8
     return Trial(
         "top",
@@ -474,7 +479,7 @@ def _top() -> Trial:
 
 
 def trials() -> list[Trial]:
-    """Returns the trials of all operations, in all formats and kinds that each operation has."""
+    """Returns the trials of all operations, in all formats and variants of each operation."""
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
     rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]
@@ -493,25 +498,25 @@ def _nmse(found: Float32, expected: Float32) -> float:
 
 
 def _computes(trial: Trial) -> tuple[str, ...]:
-    """Returns the values of `compute` with which a trial runs."""
+    """Returns the values of `compute` with which a trial is run."""
     return ("float32", "auto") if trial.auto else ("float32",)
 
 
 def count_runs() -> int:
-    """Returns how many times compare() calls step()."""
+    """Returns how many times compare() will call step()."""
     return sum(len(_computes(trial)) for trial in trials())
 
 
 def _run(trial: Trial, device: str, compute: str) -> Float32:
-    """Runs one trial. compare() calls this in a thread, so that Ctrl-C can interrupt the wait for it. The trial itself cannot be stopped,
-    and goes on in its thread: software Vulkan compiles for ten seconds when some trials first run. Python's end waits for the trial,
-    because the process would crash if it ended while a driver compiles."""
+    """Runs one trial. compare() calls this function in a thread, so that Ctrl-C can interrupt the wait for it. The trial itself cannot be
+    stopped, and continues in its thread: software Vulkan compiles for ten seconds when some trials first run. Python's end waits for the
+    trial, because the process would crash if it ended while a driver compiles."""
     with exit_waits:
         return trial.run(device, compute)
 
 
 def compare(device: str, step: Callable[[], None] = lambda: None) -> Iterator[Difference]:
-    """Runs every trial on `device`, and on the CPU in float32, and yields how each part of their results differs. Calls step() after each
+    """Runs every trial on `device`, and on the CPU in float32. Yields how much each part of their results differs. Calls step() after each
     run on `device`."""
     for trial in trials():
         expected = trial.run("cpu")

@@ -1,4 +1,4 @@
-"""pumice.doctor(), which reports what an installation has, what is missing, and how to mend it."""
+"""pumice.doctor(), which reports what an installation has, what is missing, and how to mend problems."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _guarded(name: str, probe: Callable[[], Iterator[Check]]) -> Iterator[Check]
         yield Check("FAIL", name, f"the check broke: {type(error).__name__}: {error}", "report this line; it is a bug of pumice")
 
 
-# What was proved for a system (sys.platform) and a processor family (platform.machine()), docs/platforms.md. "" stands for a tested one.
+# (sys.platform, platform.machine()) -> what was proved for this system and processor family (docs/platforms.md). "" means fully tested.
 _PROVED = {
     ("linux", "x86_64"): "",
     ("linux", "aarch64"): "this version was tested on 64-bit ARM under emulation only",
@@ -168,7 +168,7 @@ def _blas() -> Iterator[Check]:
     blas = _core.build_info()["blas"]
     found = str(blas or "none")
     if not blas or re.match(r"(none|no|not|cannot|could not|failed|missing|disabled)\b", found, re.IGNORECASE):
-        if _proved():  # the package has a copy of OpenBLAS on Linux on x86-64 alone
+        if _proved():  # the package contains a copy of OpenBLAS only on Linux on x86-64
             yield Check("PASS", "BLAS", f"{found}; float32 models run on pumice's own kernels")
             return
         yield Check(

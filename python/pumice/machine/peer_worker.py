@@ -1,10 +1,10 @@
-"""Runs a peer of pumice in a process of its own, for `pumice bench --against`. Imports nothing of pumice, so that the peer may be installed
-for another Python.
+"""Runs a peer of pumice in a process of its own, for `pumice bench --against`. This file imports nothing of pumice, so that the peer may be
+installed for another Python.
 
     python peer_worker.py PEER MODEL THREADS
 
-Prints one line of JSON with the versions once the model is loaded. Then, for each line of JSON on standard input, does the work once and
-prints one line of JSON with its figures, or with "error".
+Prints one line of JSON with the versions when the model is loaded. Then, for each line of JSON on standard input, does the work once and
+prints one line of JSON with its figures, or with the key "error".
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Work = Callable[[dict[str, Any]], dict[str, float]]
 
 
 def llama_cpp(model: str, threads: int) -> Work:
-    """Reads a prompt of "ids" and decodes "tokens" more. Samples nothing: each next token is given, so choosing one takes no time."""
+    """Prefills a prompt of "ids" and decodes "tokens" more. The next tokens are given and not sampled, so the choice of a token takes no
+    time."""
     llama = importlib.import_module("llama_cpp")
     loaded: dict[int, Any] = {}
 
@@ -58,7 +59,7 @@ def sentence_transformers(model: str, threads: int) -> Work:
     return work
 
 
-# For each peer: what makes its work, and the packages whose versions are said.
+# Name of the peer -> the function that loads it, and the packages whose versions are reported.
 PEERS = {
     "llama.cpp": (llama_cpp, ("llama-cpp-python",)),
     "sentence-transformers": (sentence_transformers, ("sentence-transformers", "torch")),
@@ -66,16 +67,16 @@ PEERS = {
 
 
 def main() -> None:
-    """Loads the model, then answers each line of standard input, until it ends."""
+    """Loads the model, then answers each line of standard input until the end of the input."""
     peer, model, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a peer prints must not be taken for an answer
+    os.dup2(2, 1)  # so that what a peer prints is not taken for an answer
     make, packages = PEERS[peer]
 
     def answer(what: Callable[[], dict[str, Any]]) -> None:
         try:
             found = what()
-        except Exception as error:  # any error of a peer is said by the process that asked
+        except Exception as error:  # the process that sent the request reports any error of a peer
             found = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(found) + "\n")
         answers.flush()
@@ -83,7 +84,7 @@ def main() -> None:
     work: list[Work] = []
 
     def begin() -> dict[str, Any]:
-        from importlib.metadata import version  # takes 25 ms, and `pumice` reads PEERS at each start
+        from importlib.metadata import version  # imported here because it takes 25 ms, and the `pumice` command reads PEERS at each start
 
         work.append(make(model, threads))
         return {"versions": [f"{name} {version(name)}" for name in packages]}

@@ -1,5 +1,5 @@
 """The base class of Model. It has what all calls of a model share: the engine, the tokenizer, an object for each task, and the move to the
-CPU when a GPU is lost."""
+CPU if a GPU is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ B = TypeVar("B", bound="ModelBase")
 
 
 def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
-    """A decorator for methods of a model. If the GPU is lost during the call of such a method, and the model was loaded with device="auto",
+    """A decorator for methods of a model. If the GPU is lost during a call of such a method, and the model was loaded with device="auto",
     the call issues a warning, moves the model to the CPU, and starts again there."""
 
     @functools.wraps(method)
@@ -66,7 +66,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
             if self._options["device"] != "auto":
                 raise
             self._move_to_cpu(engine, lost)
-            # The first attempt may have consumed an iterator among the arguments. The call cannot start again then.
+            # The first attempt may have consumed an iterator among the arguments, so the call cannot start again.
             if any(isinstance(arg, Iterator) for arg in args):
                 raise
             return method(self, *args, **kwargs)
@@ -75,7 +75,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
 
 
 class ModelBase:
-    """A loaded model without its public calls. These are in subclasses, one per topic, in the other files of this folder."""
+    """A loaded model without its public calls. These are in subclasses, one subclass per topic, in the other files of this folder."""
 
     def __init__(
         self,
@@ -88,22 +88,22 @@ class ModelBase:
         options: dict[str, Any],
         notes: Sequence[str] = (),
     ) -> None:
-        """settings: the generation settings in the model's files.  options: all options of load(), already checked.  notes: what
-        summary() says beside the engine's notes."""
+        """settings: the generation settings in the model's files.  options: all options of load(), already checked.  notes: further notes
+        for summary(), which also has the engine's notes."""
         self.path = path
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._closed = False
         self._notes = tuple(notes)
         self._incomplete = incomplete_parts(file, engine, tokenizer, options["tokenizer"] is not None)
         self._encoder = self._make_encoder(engine)
-        self._routes: dict[str, Any] = {}  # name -> Model
+        self._routes: dict[str, Any] = {}  # name of the route -> Model
         self._default_route: str | None = None
         vocab_size = int(engine.info["vocab_size"])
         self._generator = Generator(tokenizer, settings, vocab_size)
         self._chats = Chats(file, tokenizer, vocab_size, options["chat_template"], options["response_template"])
-        self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models whose vocabulary was compared with this model's and is equal
+        self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models whose vocabulary was found equal to this model's
         self._moving = Lock()
-        self._pools: Pools | None = None  # the threads of asynchronous calls. The first such call makes them.
+        self._pools: Pools | None = None  # the threads of asynchronous calls; made by the first such call
         self._small_calls: Sized = ()  # the calls of aencode() that wait to be tokenized; event_loops/small_encodes.py sets it
         self._info: dict[str, Any] = {
             **engine.info,
@@ -120,8 +120,8 @@ class ModelBase:
         }
 
     def _make_encoder(self, engine: Engine) -> Encoder:
-        # The keys of config.json where sentence-transformers' CrossEncoder stores its activation: the key since version 4, and the key
-        # before it. A dot leads to a nested value.
+        # The keys of config.json in which sentence-transformers' CrossEncoder stores its activation: the first since version 4, the second
+        # in earlier versions. A dot leads to a nested value.
         keys = ("sentence_transformers.activation_fn", "sbert_ce_default_activation_function")
         named = (*map(self._file.get, keys), self._config.activation)
         activation = next((name for name in named if isinstance(name, str)), None)
@@ -138,8 +138,8 @@ class ModelBase:
 
     @property
     def info(self) -> dict[str, Any]:
-        """A dict of what the file says and of how it was loaded: tasks, n_ctx, max_tokens, prompts, ... docs/python/model.md has its keys.
-        Each access makes a new dict, so a change of it does not change the model."""
+        """A dict of information from the file and about how it was loaded: tasks, n_ctx, max_tokens, prompts, ... docs/python/model.md
+        lists its keys. Each access makes a new dict, so that changing it does not change the model."""
         return copy.deepcopy(self._info)
 
     def _need(self, task: str, call: str) -> None:

@@ -29,7 +29,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 class ChatCalls(ModelBase):
-    """chat(), and files with the computed beginnings of prompts."""
+    """chat(), and save_prefix() and load_prefix() for files with the computed beginnings of prompts."""
 
     @checked_keywords(SAMPLING_DEFAULTS | {"max_tokens": None})
     @survives_its_device
@@ -50,26 +50,26 @@ class ChatCalls(ModelBase):
     ) -> Any:
         """Answers a conversation. Returns a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
 
-        messages: dicts with "role" and "content", or one string, which is a single user message. The model's chat template turns them into
-            a prompt. A model without a template raises ChatTemplateError, which says what to do; no template is guessed.
+        messages: dicts with "role" and "content", or one string, which is a single user message. The model's chat template converts them to
+            a prompt. If the model has no template, raises ChatTemplateError with a remedy, because no template is guessed.
         stream: True returns a Stream.
-        tools: functions that the model may call. They are Python functions (the schema comes from signature and docstring), or dicts in
-            OpenAI's format. The result's .tool_calls has the calls that the model asks for; chat() does not run them.
-        tool_choice: "auto"; "none" (the prompt does not mention the tools); "required" (the model has to call a tool); or the name of the
-            tool that the model has to call.
-        parallel_tool_calls: False allows one call at most.
+        tools: functions that the model may call. They are Python functions (the schema comes from the signature and the docstring), or
+            dicts in OpenAI's format. The result's .tool_calls has the calls that the model asks for; chat() does not run them.
+        tool_choice: "auto"; "none" (the prompt does not mention the tools); "required" (the model must call a tool); or the name of the
+            tool that the model must call.
+        parallel_tool_calls: False allows at most one call.
         response_format: the form that the answer must have, which is also the form of the result's .parsed. {"type": "json_object"},
             {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, a pydantic model, a TypeAdapter or a Grammar.
         continue_final: True means that the last message is the assistant's and that the answer continues it. The prompt ends with the text
             of this message: its content or, if that is empty, its reasoning. The result has only the new text.
         dry_run: True only renders the prompt. The ChatResult then has .prompt and .prompt_tokens, and no text.
         template_kwargs: further variables for the template, such as documents or enable_thinking.
-        parse_special: False (the default) means that control tokens are only made from the template's own text. Where messages, tools or
+        parse_special: False (the default) means that only the template's own text can contain control tokens. If messages, tools or
             documents spell a control token, it is plain text.
         max_tokens: another name of max_new_tokens.
 
-        All other keywords are those of generate(). Raises ChatTemplateError (also if continue_final=True and it is not certain
-        where the last message's text ends in the prompt), GrammarError if the demands on the answer cannot be enforced, and what generate()
+        All other keywords are those of generate(). Raises ChatTemplateError (also if continue_final=True and it is not certain where the
+        last message's text ends in the prompt), GrammarError if the requirements for the answer cannot be enforced, and what generate()
         raises.
         """
         options: dict[str, Any] = dict(sampling)
@@ -155,7 +155,7 @@ class ChatCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def load_prefix(self, path: str | os.PathLike[str]) -> Int32:
-        """Reads a file of save_prefix() into the prefix cache, so that calls whose prompt begins with this prefix need not compute it.
+        """Loads a file of save_prefix() into the prefix cache, so that calls whose prompt begins with this prefix need not compute it.
         Returns the prefix's token ids, int32 (T,).
 
         path: a file of save_prefix().

@@ -1,4 +1,4 @@
-"""Model's methods that turn texts into vectors and scores."""
+"""Model's methods that convert texts to vectors and scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-# The names of the routes and prompts of encode_query() and encode_document(), those that are looked for first at the beginning.
+# The names of the routes and prompts of encode_query() and encode_document(), in the order in which they are searched for.
 QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
 
@@ -41,17 +41,18 @@ class EncodeCalls(ModelBase):
 
         inputs: a string, or any iterable of strings (list, generator, numpy array, pandas Series, Arrow array). A million texts from a
             generator need memory only for their vectors and for one window of 4096 texts.
-        prompt, prompt_name: a text that is put before each text, or the name of one of the model's prompts.
+        prompt, prompt_name: a text that is prepended to each text, or the name of one of the model's prompts.
         batch_size, token_budget: the maximum size of a micro-batch, in texts of the maximum length or in tokens. Both change speed and
             memory, but not the result (on a GPU its last bits may differ).
-        normalize: whether vectors are scaled to length 1. None means what the model's files say.
-        truncate_dim: keeps only this many columns, the first ones. Vectors are cut, and then normalised.
+        normalize: whether vectors are scaled to length 1. None means the setting of the model's files.
+        truncate_dim: keeps only the first columns, this many. Vectors are cut, and then normalised.
         precision: "float32", "int8", "uint8" (255 steps of each column's range), "binary" or "ubinary" (packed signs).
         precision_ranges: (2, d), the lowest and the highest value of each column for int8 and uint8. None means the ranges in this call.
         output: "sentence" returns one vector per text. "tokens" returns the vectors of all tokens, as a list of (tokens, d). "both" returns
             a pair of the two, and runs each text twice. "sparse" returns SparseVectors with a column for each token of the vocabulary
             (SPLADE, https://arxiv.org/abs/2109.10086); it needs a model whose info["tasks"] has "sparse".
-        max_active_dims: for "sparse", the maximum number of values of a text, the largest. None means what the model's files say, or all.
+        max_active_dims: for "sparse", the maximum number of values per text; the largest are kept. None means the setting of the model's
+            files, or all.
         truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
             ContextLengthError.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
@@ -79,7 +80,7 @@ class EncodeCalls(ModelBase):
             return self._encoder.encode(inputs, options, role, cancel)
 
     def _prepare_encode(self, inputs: Any, options: EncodeOptions, role: str | None) -> Prepared:
-        """Does the part of _encode() that does not need the engine. Requires `options.takes_few(inputs)`."""
+        """Does the part of _encode() that does not need the engine. `options.takes_few(inputs)` must be true."""
         self._check_encode(role)
         with argument("inputs"):
             return self._encoder.prepare(inputs, options, role)
@@ -124,9 +125,9 @@ class EncodeCalls(ModelBase):
         """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer. The measure is the model's own,
         info["similarity"]; for SparseVectors it is the one that the model's files name, or "dot".
 
-        a, b: vectors (d,), or (n, d) and (m, d), or SparseVectors, of which a single one has no axis in the result. If the measure is
-            "maxsim" or "meanmaxsim", they are lists of token vectors, as encode_query() and encode_document() return them with
-            output="tokens".
+        a, b: vectors (d,), or (n, d) and (m, d), or SparseVectors. If one of them is a single sparse vector, the result lacks its axis. If
+            the measure is "maxsim" or "meanmaxsim", they are lists of token vectors, as encode_query() and encode_document() return them
+            with output="tokens".
 
         Raises TypeError or ValueError; the message names the argument."""
         return vectors.similarity(a, b, self._measure(a, b))
@@ -147,8 +148,9 @@ class EncodeCalls(ModelBase):
 
     @checked_keywords()
     def sparse_tokens(self, vectors: sparse.SparseVectors, top_k: int | None = None) -> Any:
-        """Returns what sparse vectors say: a list of (token, value) for a single vector, or a list of such lists. The largest values come
-        first, and of equal ones those with smaller token ids. Tokens are spelt as in the vocabulary: "##s" or "\u2581stone".
+        """Returns the tokens and values of sparse vectors: a list of (token, value) for a single vector, or a list of such lists. The
+        largest values come first. Equal values are in the order of the token ids. Tokens are spelt as in the vocabulary: "##s" or
+        "\u2581stone".
 
         vectors: SparseVectors of this model, as encode(output="sparse") returns them.
         top_k: maximum number of pairs for each vector. None means all.
@@ -186,7 +188,7 @@ class EncodeCalls(ModelBase):
         precision_ranges: npt.ArrayLike | None = None,
         show_progress_bar: bool | None = None,
     ) -> vectors.SearchResult:
-        """Like pumice.search(), with the same arguments but for `similarity`: the measure is the model's own, as in similarity(). Returns
+        """Like pumice.search(), with the same arguments except `similarity`: the measure is the model's own, as in similarity(). Returns
         the nearest rows of `corpus` for each query, a SearchResult."""
         return vectors.search(
             queries,
@@ -216,9 +218,9 @@ class EncodeCalls(ModelBase):
             single result.
         activation: "none", "sigmoid", "softmax" or "tanh", which is applied to the logits. None means the activation that the model's
             config names. If it names none, one label gets a sigmoid, and several labels get no activation.
-        output: "scores" returns numbers. "labels" returns a Prediction for each text, with the name of the likeliest label (of
-            info["labels"]) and probabilities. These are made by `activation`. If it is None, they are a softmax over several labels, or a
-            sigmoid of each label if there is only one or if config.json says multi_label_classification.
+        output: "scores" returns numbers. "labels" returns a Prediction for each text, with the name of the most likely label (of
+            info["labels"]) and probabilities. The probabilities are computed by `activation`. If it is None, they are a softmax over
+            several labels, or a sigmoid of each label if there is only one or if config.json sets multi_label_classification.
         truncate: True cuts texts that are too long, with one TruncationWarning. "error" raises ContextLengthError.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
         details: True returns a Predicted, which has the scores, and for each pair how many tokens it has and how many were cut off. No
@@ -358,8 +360,8 @@ class EncodeCalls(ModelBase):
         query: a text.
         documents: an iterable of texts.
         top_k: maximum number of documents to return. None means all.
-        max_document_tokens: the end of each document with more tokens is cut off before the pair is made, without a warning. Special
-            tokens are not counted. A character of which only some tokens would stay is cut off as a whole.
+        max_document_tokens: the end of each document with more tokens is cut off before the pair is made, without a warning. Special tokens
+            are not counted. If only some tokens of a character would remain, the whole character is cut off.
         truncate, show_progress_bar: as in predict(), for the pair.
         details: True returns a Ranked, which has this list, and for each pair how many tokens it has and how many were cut off. No warning
             is issued then.

@@ -1,4 +1,4 @@
-"""Model's methods that turn prompts into text."""
+"""Model's methods that convert prompts to text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GenerateCalls(ModelBase):
-    """generate() and stream(), and the prefix cache and limits of the batch in which all calls run."""
+    """generate() and stream(), counts of the prefix cache, and limits of the batch in which all calls run."""
 
     @checked_keywords(SAMPLING_DEFAULTS)
     @survives_its_device
@@ -40,7 +40,7 @@ class GenerateCalls(ModelBase):
         stop: strings or token ids that end the text. A string is found even across token borders. The text is cut before the string.
         bad_words: strings, or lists of token ids, that are never generated.
         max_reasoning_tokens: after this many tokens, the model's reasoning ends: the tokens of its end marker come next, and the answer
-            goes on. The result's .reasoning_cut says whether that happened. None means no limit.
+            continues. The result's .reasoning_cut tells whether that happened. None means no limit.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None means the
             model's own setting, or off if it has none. If a filter is given and no temperature, the temperature is 1.
         dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: settings of the DRY penalty for repetitions.
@@ -57,13 +57,15 @@ class GenerateCalls(ModelBase):
         grammar: the form that the answer must have. A Grammar, a Lark grammar as text, or a list with one of them (or None: any text) for
             each prompt.
         priority: calls on a model with a higher priority run first.
-        max_seconds: the call ends this long after its start, with finish_reason "cancelled" and what it has. 0 means no limit.
-        chunk_seconds: least time between the chunks of a stream, but for the first and the last one.
-        speculate: "lookup" guesses the next tokens from the text that followed the same tokens before, so that a step may generate several
-            tokens. {"lookup": 3, "guesses": 8} also sets how many tokens must match and how many are guessed. "mtp": the model's own layer
-            for draft tokens, or its assistant, guesses, as it does by itself if neither speculate nor draft is given. "off": no guesses.
+        max_seconds: the call ends this long after its start, with finish_reason "cancelled" and what was generated until then. 0 means no
+            limit.
+        chunk_seconds: least time between two chunks of a stream, except for the first and the last one.
+        speculate: "lookup" guesses the next tokens: those that followed the same tokens earlier in the text. A step may then generate
+            several tokens. {"lookup": 3, "guesses": 8} also sets how many tokens must match and how many are guessed. "mtp": the model's
+            own layer for draft tokens, or its assistant, makes the guesses. This is the default if neither speculate nor draft is given.
+            "off": no guesses.
         draft: a smaller Model with the same tokenizer, which guesses the next tokens. Guesses do not change the generated tokens, and
-            guessing stops where it does not save time.
+            guessing stops if it does not save time.
 
         Raises ChatTemplateError if max_reasoning_tokens is given and the markers of reasoning are not known, GrammarError,
         GrammarBusyError, ContextLengthError, UnsupportedTaskError, and TypeError or ValueError, whose message names the argument. A
@@ -78,7 +80,7 @@ class GenerateCalls(ModelBase):
         """Like generate(), with the same arguments, but returns an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`.
 
         Chunks have whole characters, and no part of a stop string. Closing the iterator cancels the rest of the generation. Its .result is
-        then the Generation so far. No lock is held between chunks, so other calls on the model go on."""
+        then the Generation so far. No lock is held between chunks, so other calls on the model continue."""
         return self._generate(prompt, options, stream=True, sampling=sampling)  # type: ignore[no-any-return]
 
     def _generate(self, prompt: Any, options: Mapping[str, Any], stream: bool, sampling: Any = None) -> Any:
@@ -111,15 +113,15 @@ class GenerateCalls(ModelBase):
 
     def cache_stats(self) -> dict[str, int]:
         """Returns counts of the prefix cache: prompt_tokens and reused_tokens (of all prompts since load()), pages_in_use, pages_cached,
-        pages_evicted (since load()), and, of a model with recurrent layers, states_in_use and states_cached.
+        pages_evicted (since load()), and, for a model with recurrent layers, states_in_use and states_cached.
 
-        If not all experts of a mixture are in memory (expert_cache=), also counts how often a step found an expert that it needed in memory
-        (expert_hits), and how often it read one from the file (expert_reads)."""
+        If not all experts of a mixture are in memory (expert_cache=), expert_hits counts how often a step found a needed expert in memory,
+        and expert_reads how often it read one from the file."""
         return self._core.cache_stats()
 
     @checked_keywords()
     def set_limits(self, *, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
-        """Sets the limits that are given, and returns all limits.
+        """Sets those limits that are given. Returns all limits.
 
         running: maximum number of requests that take part in steps.
         waiting: maximum number of further requests that wait. If there are more, agenerate(), achat() and astream() raise OverloadedError.

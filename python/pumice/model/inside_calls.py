@@ -26,14 +26,15 @@ _MOST_ATTENTION = 4096  # maximum number of tokens in attentions()
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The result of score(top=k): the log-probabilities of a text's tokens, and the k likeliest tokens at each place.
+    """The result of score(top=k): the log-probabilities of a text's tokens, and the k most likely tokens at each position.
 
-    Row i belongs to the token at place i + 1 of the text. The first token has no log-probability, so n is one less than the number of
+    Row i belongs to the token at position i + 1 of the text. The first token has no log-probability, so n is one less than the number of
     tokens.
 
     ids: int32 (n,), the text's tokens from the second one on.
     logprobs: float32 (n,), the natural log-probability of each of them, given all tokens before it.
-    top_ids: int32 (n, k), the k likeliest tokens at each place, likeliest first. Equally likely tokens are in the order of their ids.
+    top_ids: int32 (n, k), the k most likely tokens at each position, the most likely first. Equally likely tokens are in the order of their
+        ids.
     top_logprobs: float32 (n, k), their natural log-probabilities."""
 
     ids: Int32
@@ -71,8 +72,8 @@ class InsideCalls(ModelBase):
         for an array of tokens x vocabulary.
 
         text_or_ids: a text, which is tokenized like a prompt, or token ids.
-        top: if given, the result is a Scores, which also has this many likeliest tokens at each place. Its log-probabilities are computed
-            like those of generated tokens, and may differ in their last bits from those of a call without `top`.
+        top: if given, the result is a Scores, which also has this many most likely tokens at each position. Its log-probabilities are
+            computed like those of generated tokens, and may differ in their last bits from those of a call without `top`.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
         return self._score(text_or_ids, top)
@@ -91,16 +92,17 @@ class InsideCalls(ModelBase):
     def perplexity(self, texts: str | Iterable[str], *, window: int | None = None, progress: Progress = None) -> Perplexity:
         """Returns the perplexity of the model on texts, as llama.cpp's llama-perplexity measures it.
 
-        Each text is tokenized like a prompt and cut into windows. The model reads each window by itself, from an empty context on; if its
-        prompts begin with a bos token, so does each window, in place of its first token. Only the tokens in the second half of a window are
-        scored. The tokens behind the last whole window of a text are left out, but a text that is shorter than a window is a window.
+        Each text is tokenized like a prompt and divided into windows. The model computes each window alone, from an empty context on. If
+        the model's prompts begin with a bos token, each window begins with one, too, in place of its first token. Only the tokens in the
+        second half of a window are scored. The tokens after the last whole window of a text are left out, but a text that is shorter than a
+        window is a window.
 
         texts: one text or several.
         window: tokens of a window, at least 4. None means 512, or the context of the model if that is smaller.
         progress: as in load().
 
-        Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError. The message of an error that a text causes
-        begins with the text ("texts[3]: ...")."""
+        Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError. If a text causes an error, the error's
+        message begins with the position of the text ("texts[3]: ...")."""
         engine = self._decoder("perplexity()")
         with argument("window", ContextLengthError):
             size = checked_window(window, int(self._info["n_ctx"]))
@@ -112,11 +114,11 @@ class InsideCalls(ModelBase):
         self, reference: ModelBase, texts: str | Iterable[str], *, window: int | None = None, progress: Progress = None
     ) -> Comparison:
         """Compares the predictions of this model with those of `reference`, a model with the same vocabulary, on the same texts. Both
-        models read the windows of perplexity(), and the same tokens are scored.
+        models compute the windows of perplexity(), and the same tokens are scored.
 
         It returns the perplexity of both models, the Kullback-Leibler divergence from the reference's probabilities, and how often both
-        find the same token likeliest. No file of logits is written. The logits of one window from each model are in memory:
-        8 * window * vocab_size bytes.
+        find the same token most likely. No file of logits is written. The logits of one window from each model are in memory: 8 * window *
+        vocab_size bytes.
 
         reference: a loaded Model.
         texts, window, progress: as in perplexity().

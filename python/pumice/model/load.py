@@ -58,36 +58,37 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     n_ctx: maximum number of tokens in a sequence. None means the model's own maximum, or less if memory is short (the log says so).
     kv_dtype: "f16", "f32" or "q8_0": the format of keys and values. None means "f32" with compute="float32", and "f16" otherwise.
     kv_budget: maximum number of bytes for the keys and values of all sequences and cached prefixes together, or "auto".
-    expert_cache: maximum number of bytes for the experts of a mixture on the CPU, or "auto". Experts for which there is no room are read
-        from the file when a token needs them. "auto" means all experts if they fit into the free memory, and otherwise what is free.
+    expert_cache: maximum number of bytes for the experts of a mixture on the CPU, or "auto". Experts that do not fit are read from the file
+        when a token needs them. "auto" means all experts if they fit into the free memory, and otherwise the free memory.
     compute: "auto" or "float32". "float32" means that neither products nor keys and values are rounded to a smaller format.
     threads: number of threads. None means as many as the system grants this process.
     tokenizer: replaces the model's own tokenizer. A tokenizer.json, a folder with one, or a tokenizers.Tokenizer.
     chat_template: replaces the model's own chat template. Jinja text, or a file with it.
-    response_template: says how answers of chat() are split into content, reasoning and tool calls. A dict in transformers' format, or a
-        JSON file with one. None means the model's own template, or the one that its chat template implies. False means that answers are not
-        split.
+    response_template: describes how answers of chat() are split into content, reasoning and tool calls. A dict in transformers' format, or
+        a JSON file with one. None means the model's own template, or the one that its chat template implies. False means that answers are
+        not split.
     pooling: "mean", "cls", "last", "max", "mean_sqrt_len" or "weighted_mean", or a list of several, whose vectors are concatenated. None
         means what the model's files say. With pooling=, a decoder can encode() too.
     task: the task whose adapters are merged into the weights, for models that have such adapters (jina v3: "retrieval.query" and others).
         "none" merges no adapters. If the model has a prompt for the task, this becomes the default prompt.
     lora: a low-rank adapter, a pair (adapter, scale), or a list of these. For a model folder the adapter is a PEFT folder, for a GGUF model
         it is a GGUF adapter.
-    sketch: False leaves out the sketch of the output head, a smaller copy from which a CPU finds the likeliest tokens faster (greedy, or
-        with a small top_k). It is made only where it saves at least 15 % of what a step reads. It takes 0.68 of the memory of a Q8_0
-        head or 0.36 of that of an F16 head, and changes no token.
+    sketch: False leaves out the sketch of the output head, a smaller copy with which a CPU finds the most likely tokens faster (greedy, or
+        with a small top_k). A sketch is only made if it saves at least 15 % of the memory that a step reads. It takes 0.68 of the memory of
+        a Q8_0 head or 0.36 of that of an F16 head, and changes no token.
     mtp: False leaves out the layer that predicts draft tokens (Qwen 3.5 and 3.6, Qwen3-Next), with its memory and its keys and values. If
-        it is loaded, generate() uses it for guesses. A path or hub id is that of the model's assistant, whose layers predict draft tokens
-        (Gemma 4).
-    unread_tensors: "error" or "warn". A tensor of a layer that pumice does not read means that the model computes something that pumice
-        does not. That is a ModelFormatError, or with "warn" an IncompleteModelWarning: then the model runs without the tensor, and its
-        results are not the original's.
+        the layer is loaded, generate() uses it for guesses. A path or hub id is that of the model's assistant, whose layers predict draft
+        tokens (Gemma 4).
+    unread_tensors: "error" or "warn". If a layer has a tensor that pumice does not use, the model computes something that pumice does not.
+        This is a ModelFormatError. With "warn" it is an IncompleteModelWarning, and the model runs without the tensor, so that its results
+        are not those of the original model.
+    prompts: name -> text that encode(prompt_name=name) prepends to each text.
     prompts: name -> text that encode(prompt_name=name) puts before each text.
     progress: True, False, None (shows a bar over the bytes if loading takes longer than a second), or a function of (done, total).
 
     Raises FileNotFoundError, OSError, ModelFormatError, UnsupportedModelError, TokenizerError, DeviceNotFoundError, MemoryError,
     OutOfDeviceMemoryError (whose message has the number of layers that would fit), and TypeError or ValueError, whose message names the
-    argument. If device="auto" does not use a GPU that is there, a FallbackWarning says why. Ctrl-C ends the call within 100 ms.
+    argument. If device="auto" does not use an available GPU, a FallbackWarning gives the reason. Ctrl-C ends the call within 100 ms.
     """
     return _loaded("load", source, options, None)
 
@@ -97,8 +98,8 @@ async def aload(source: str | os.PathLike[str], **options: Unpack[LoadKeywords])
     """Like load(), with the same arguments, but awaited in an asyncio event loop. The model is loaded in a thread, which also calls
     `progress`.
 
-    Cancelling the task stops the load: its thread ends and its memory is free 100 ms later, but for a tokenizer that is being opened or a
-    file that is being downloaded, whose work goes on in a thread and is dropped.
+    Cancelling the task stops the load: its thread ends and its memory is free 100 ms later. Only if a tokenizer is being opened or a file
+    downloaded, this work continues in a thread, and its result is dropped.
 
     Raises what load() raises, and EventLoopError outside of asyncio."""
     from ..event_loops.workers import Workers, in_thread
@@ -121,8 +122,8 @@ async def aload(source: str | os.PathLike[str], **options: Unpack[LoadKeywords])
 
 
 def _loaded(call: str, source: str | os.PathLike[str], options: Mapping[str, Any], stop: _core.Cancel | None) -> Model:
-    """Loads a model. call: the name of the public function, for error messages.  stop: ends the load with a KeyboardInterrupt when it is
-    requested, and None means that only Ctrl-C ends the load."""
+    """Loads a model. call: the name of the public function, for error messages.  stop: when it is requested, the load ends with a
+    KeyboardInterrupt. If it is None, only Ctrl-C ends the load."""
     checked = check_load_options(call, options)
     path = resolve(source) if stop is None else watched(lambda: resolve(source), stop.check)
     layout = read_layout(path, checked["prompts"])
@@ -132,8 +133,8 @@ def _loaded(call: str, source: str | os.PathLike[str], options: Mapping[str, Any
 
 
 def _load_routes(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cancel | None) -> Model:
-    """Loads the model of each route. Returns the model of the default route, which holds the other models. If no route is the default,
-    takes the route "document", or else the first one."""
+    """Loads the model of each route. Returns the model of the default route, which holds the other models. If no default is set, this is
+    the route "document" or, without one, the first route."""
     routes: dict[str, Model] = {}
     loaded: list[tuple[Layout, Model]] = []
     try:
@@ -172,8 +173,8 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
 
             tokenizer_files.check_given(checked["tokenizer"])
 
-    # The tokenizer is built in a thread while the weights are read. Building takes a quarter of a second for most tokenizers, and one
-    # second for a vocabulary of 262,144 tokens.
+    # A thread builds the tokenizer while the weights are loaded. This takes a quarter of a second for most tokenizers, and one second for a
+    # vocabulary of 262,144 tokens.
     tokenizer_task = Task(build_tokenizer)
     bar = LateBar(checked["progress"], path.name, unit="B", unit_scale=True, unit_divisor=1024)
     try:
@@ -183,8 +184,8 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
         else:
             engine, lost = _load_engine(file, checked, config, bar.update, stop)
     except Exception:
-        with contextlib.suppress(ForkedDeviceError):  # of the child of a fork, where there is no thread to wait for
-            tokenizer_task.wait()  # so that no thread is left after an error; a Ctrl-C does not wait, because it is not an Exception
+        with contextlib.suppress(ForkedDeviceError):  # raised in the child of a fork, which has no such thread
+            tokenizer_task.wait()  # so that no thread remains after an error; a Ctrl-C is not an Exception, so it does not wait here
         raise
     finally:
         bar.close()
@@ -252,24 +253,24 @@ def _load_engine(
     progress: Callable[[int, int], None] | None,
     stop: _core.Cancel | None,
 ) -> tuple[_core.Model, str | None]:
-    """Loads the engine and returns (engine, None). If device="auto" has chosen a GPU and it fails, loads the engine on the CPU and returns
-    (engine, a sentence that says so)."""
+    """Loads the engine and returns (engine, None). If device="auto" has chosen a GPU and the GPU fails, loads the engine on the CPU and
+    returns (engine, a sentence about that)."""
     try:
         return _core.load(file, engine_options(file, options, config), progress, stop), None
-    except ForkedDeviceError:  # this process is the child of a fork, which lacks its parent's threads; the GPU has not failed
+    except ForkedDeviceError:  # the child of a fork lacks the threads of its parent; the GPU has not failed
         raise
     except DeviceError as error:
         if options["device"] != "auto" or options["gpu_layers"] != "auto" or options["gpu_experts"] != "auto":
-            raise  # what the user puts on a GPU never goes to the CPU
+            raise  # a model that the user has put on a GPU never moves to the CPU here
         engine = _core.load(file, engine_options(file, {**options, "device": "cpu"}, config), progress, stop)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 
-load.__module__ = "pumice"  # pickles store this name, so they can be read by later versions in which this file has another name
+load.__module__ = "pumice"  # pickles store this name, so that later versions can load them even if this file is renamed
 
 
 def _load_call(model: Model) -> tuple[Callable[..., Model], tuple[str]]:
-    """Returns the function and the arguments that a pickle of a Model consists of. Unpickling calls pumice.load() again."""
+    """Returns the function and its arguments for a pickle of a Model. Unpickling calls pumice.load() again."""
     options = {k: v for k, v in model._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
     return functools.partial(load, **options), (str(model.path),)
 

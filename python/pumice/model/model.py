@@ -1,5 +1,5 @@
-"""The class Model. This file has its asynchronous methods, and those about the model itself. The other methods are in the base classes, in
-the other files of this folder."""
+"""The class Model. This file has its asynchronous methods, and the methods about the model itself. The other methods are in the base
+classes, in the other files of this folder."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
-    """A loaded model. It turns texts into vectors (encode), prompts into text (generate, stream, chat), or does both; `info["tasks"]` says
-    which.
+    """A loaded model. It converts texts to vectors (encode), continues prompts with text (generate, stream, chat), or does both;
+    `info["tasks"]` tells which.
 
     The weights never change, and threads may share a model. A pickle of a Model has only the arguments of load(). `with pumice.load(...) as
     m:` closes the model at the end of the block.
 
-    path: where the model was read from.
+    path: the path from which the model was loaded.
     """
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
@@ -45,8 +45,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
     # ------------------------------------------------------------ under an event loop
     async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
-        """Like generate(), with the same arguments, but awaited in an asyncio event loop. Cancelling the task ends its request; other calls
-        go on.
+        """Like generate(), with the same arguments, but awaited in an asyncio event loop. Cancelling the task ends its request. Other calls
+        continue.
 
         Raises what generate() raises, OverloadedError if more calls wait than set_limits() allows, and EventLoopError outside of
         asyncio."""
@@ -74,7 +74,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
     @checked_keywords(ENCODE_DEFAULTS)
     async def aencode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """Like encode(), with the same arguments, but awaited in an asyncio event loop. A call with few texts is computed together with
-        other such calls that wait.
+        other such calls that are waiting.
 
         Raises what encode() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
@@ -158,8 +158,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
     @checked_keywords()
     async def ascore(self, text_or_ids: str | Ids, *, top: int | None = None) -> Any:
-        """Like score(), with the same arguments, but awaited in an asyncio event loop. If the task is cancelled, its text is computed no
-        further.
+        """Like score(), with the same arguments, but awaited in an asyncio event loop. Cancelling the task stops the computation of its
+        text.
 
         Raises what score() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
@@ -172,17 +172,17 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         return self._core.memory()
 
     def stats(self) -> dict[str, Any]:
-        """Returns counts of all calls on this model, and on the models of its routes. Totals are those since load().
+        """Returns counts of all calls on this model, and on the models of its routes. Totals count from load() on.
 
-        Of every model that encodes: waiting (number of calls of encode(), predict(), rank(), label_tokens() and their asynchronous forms
+        For every model that encodes: waiting (number of calls of encode(), predict(), rank(), label_tokens() and their asynchronous forms
         that have not begun to run, because other calls run), texts and tokens (totals that were computed; a pair is one text), runs (total
-        number of runs of the model; a run computes one micro-batch), busy_seconds (total time during which at least one run went on).
+        number of runs of the model; a run computes one micro-batch), busy_seconds (total time during which at least one run was active).
 
-        Of a model that generates, also the state of the batch in which all calls run. Numbers of requests: running (they have pages),
-        lagging (paused, because their stream is not read). Rows in the last step: step_rows. Totals: steps, prompt_tokens (computed ones),
-        decoded_tokens, preempted (sequences that gave up their pages). Numbers of pages, each for 32 positions: pages_in_use, pages_cached,
-        pages_budget. Numbers of states of recurrent layers: states_in_use, states_cached, states_budget (0 in a model without such
-        layers). waiting also counts requests that wait, and busy_seconds is the time of steps plus that of runs.
+        For a model that generates, also the state of the batch in which all calls run. Numbers of requests: running (they have pages),
+        lagging (paused, because nobody takes the tokens of their stream). Rows in the last step: step_rows. Totals: steps, prompt_tokens
+        (computed ones), decoded_tokens, preempted (sequences that lost their pages to others). Numbers of pages, each for 32 positions:
+        pages_in_use, pages_cached, pages_budget. Numbers of states of recurrent layers: states_in_use, states_cached, states_budget (0 in a
+        model without such layers). waiting also counts requests that wait, and busy_seconds is the time of steps plus that of runs.
 
         Raises ValueError if the model is closed."""
         if self._closed:
@@ -218,8 +218,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         )
 
     def summary(self) -> Plan:
-        """Returns what the model is and on which device each layer is. The result prints as a table, also in notebooks. Successive equal
-        layers share a row of the table."""
+        """Returns a description of the model, and on which device each layer is. The result prints as a table, also in notebooks.
+        Successive equal layers share a row of the table."""
         i = self._info
         tasks = ", ".join(TASK_CALLS.get(task, task) for task in i["tasks"])
         header = [
@@ -227,7 +227,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
             f"file {shown_path(self.path)} ({size(i['file_bytes'])})",
             f"{i['layers']} layers, hidden {i['hidden_size']}, vocabulary {i['vocab_size']}; {tasks}",
         ]
-        if "encode" in i["tasks"][:1]:  # encode() is the model's main task
+        if "encode" in i["tasks"][:1]:  # true if encode() is the model's main task
             prompts = ", ".join(i["prompts"]) or "none"
             norm = "normalised" if i["normalize"] else "not normalised"
             alone = f"sparse ({self._config.sparse.module})" if self._config.sparse.head == "always" else "one for each token"
@@ -269,7 +269,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         return self.summary()._repr_html_()
 
     def close(self) -> None:
-        """Frees the model's memory. Running calls keep what they use until they end. Later calls raise ValueError.
+        """Frees the model's memory. Running calls keep the memory that they use until they end. Later calls raise ValueError.
 
         Methods that need no weights still work: tokenize(), detokenize(), count_tokens(), similarity(), info and summary()."""
         if not self._closed:

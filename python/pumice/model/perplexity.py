@@ -25,7 +25,7 @@ Int32 = npt.NDArray[np.int32]
 Float64 = npt.NDArray[np.float64]
 
 _LEAST_WINDOW = 4
-_BLOCK = 1 << 21  # logits that are converted to double at a time: 16 MB
+_BLOCK = 1 << 21  # number of logits that are converted to double at a time: 16 MB
 
 
 def _with_error(value: float, error: float) -> str:
@@ -36,10 +36,11 @@ def _with_error(value: float, error: float) -> str:
 class Perplexity:
     """The perplexity of a model on texts: e to the power of the mean negative log-probability of their tokens.
 
-    perplexity, error: the perplexity and its standard error. The error takes tokens as independent of each other, as llama-perplexity does.
+    perplexity, error: the perplexity and its standard error. The error treats tokens as independent of each other, as llama-perplexity
+        does.
     nll, nll_error: the mean negative natural log-probability of a token and its standard error.
     tokens: number of tokens whose log-probabilities were averaged.
-    windows, window: number of windows, and tokens of a window."""
+    windows, window: number of windows, and number of tokens of a window."""
 
     perplexity: float
     error: float
@@ -59,12 +60,12 @@ class Comparison:
     """How much a model's predictions differ from those of a reference model on the same tokens of the same texts.
 
     The Kullback-Leibler divergence at a token is sum(p * log(p / q)) over the vocabulary, in nats, where p are the probabilities of the
-    reference and q those of the model. 0 means that both are the same.
+    reference and q those of the model. 0 means that both are equal.
 
     model, reference: the perplexity of each.
     kl, kl_error: mean divergence and its standard error.
     kl_median, kl_99, kl_max: the median, the 99 % quantile and the maximum of the divergence.
-    same_first, same_first_error: share of tokens at which both models find the same token likeliest, and its standard error."""
+    same_first, same_first_error: fraction of the tokens for which both models find the same token most likely, and its standard error."""
 
     model: Perplexity
     reference: Perplexity
@@ -92,10 +93,10 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Tokens of a text that a model reads at once.
+    """Tokens of a text that the model computes as one sequence.
 
     ids: int32 (n,).
-    place: how error messages name the window: by its text, and by its first token if that is not the text's first one."""
+    place: the window's name in error messages: its text, and its first token if that is not the first token of the text."""
 
     ids: Int32
     place: str
@@ -103,7 +104,7 @@ class Window:
 
 @contextmanager
 def _about(place: str) -> Iterator[None]:
-    """Within this block, the message of an error that a text causes begins with the text's place."""
+    """In this block, the message of an error that a text causes gets `place` as its beginning."""
     try:
         yield
     except (NumericError, TokenizerError, ValueError) as error:
@@ -113,13 +114,14 @@ def _about(place: str) -> Iterator[None]:
 
 
 def first_scored(window: Int32) -> int:
-    """Returns the place of the first token that is scored in a window. It is in the middle, as in llama-perplexity, so that every scored
+    """Returns the index of the first token that is scored in a window. It is in the middle, as in llama-perplexity, so that every scored
     token follows at least half a window."""
     return len(window) // 2 + 1
 
 
 def read_windows(texts: Iterable[str], tokenizer: Tokenizer, size: int, to_ids: Callable[[str, str], Int32]) -> list[Window]:
-    """Returns the windows of all texts in which at least one token is scored. Raises ValueError if fewer than two tokens are."""
+    """Returns the windows of all texts in which at least one token is scored. Raises ValueError if fewer than two tokens are scored in all
+    windows together."""
     given = [texts] if isinstance(texts, str) else texts
     found: list[Window] = []
     read = 0
@@ -138,7 +140,7 @@ def read_windows(texts: Iterable[str], tokenizer: Tokenizer, size: int, to_ids: 
 
 
 def checked_window(window: int | None, n_ctx: int) -> int:
-    """Returns the number of tokens of a window. None means 512, or the model's context if that is smaller."""
+    """Returns the number of tokens in a window. If `window` is None, it is 512, or the model's context if that is smaller."""
     if window is None:
         return min(WINDOW, n_ctx)
     size = integer("window", window, _LEAST_WINDOW)
@@ -148,14 +150,14 @@ def checked_window(window: int | None, n_ctx: int) -> int:
 
 
 def _mean(values: Float64) -> tuple[float, float]:
-    """Returns the mean and its standard error."""
+    """Returns the mean of the values, and the standard error of the mean."""
     count = len(values)
     return float(values.mean()), float(values.std() / math.sqrt(count - 1))
 
 
 def _perplexity(nll: Float64, windows: list[Window], size: int) -> Perplexity:
     mean, error = _mean(nll)
-    value = math.exp(mean) if mean < 700 else math.inf  # a double holds numbers up to e^709
+    value = math.exp(mean) if mean < 700 else math.inf  # exp() overflows a double for numbers above 709
     return Perplexity(value, value * error, mean, error, len(nll), len(windows), size)
 
 
@@ -188,7 +190,7 @@ def log_probs(logits: npt.NDArray[np.float32]) -> Float64:
 
 
 def compare_windows(model: _core.Model, reference: _core.Model, windows: list[Window], size: int, progress: Progress) -> Comparison:
-    """Compares two models that have the same vocabulary, window by window. Memory: the logits of one window from each of both models."""
+    """Compares two models that have the same vocabulary, window by window. Memory: the logits of one window from both models."""
     columns: list[Any] = []
     for window in _shown(windows, progress):
         ids, first, rows = window.ids, first_scored(window.ids), []
@@ -215,8 +217,8 @@ def compare_windows(model: _core.Model, reference: _core.Model, windows: list[Wi
 
 
 def _differences(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32], targets: Int32) -> Float64:
-    """Returns for each row: both models' negative log-probabilities of the row's target, the divergence, and whether the largest logit is
-    at the same place (1 or 0)."""
+    """Returns for each row: both models' negative log-probabilities of the row's target, the divergence, and whether both models have the
+    largest logit at the same index (1 or 0)."""
     q, p = log_probs(logits), log_probs(reference)
     at = np.arange(len(targets))
     kl = np.maximum((np.exp(p) * (p - q)).sum(axis=1), 0.0)  # rounding may make a divergence of 0 negative

@@ -1,5 +1,5 @@
-"""The arguments speculate= and draft= of generate(). They guess the next tokens, so that one step can check several of them. Guesses do not
-change the generated tokens."""
+"""The arguments speculate= and draft= of generate(). With them, the next tokens are guessed, so that one step can check several tokens.
+Guesses do not change the generated tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..common.arguments import integer, shown, shown_path
 if TYPE_CHECKING:
     from .base import ModelBase
 
-MATCHING = 3  # a lookup searches the earlier text for its last MATCHING ids, and guesses the ids that followed them there
+MATCHING = 3  # a lookup finds where the last MATCHING ids occurred earlier, and guesses the ids that followed them there
 
 
 def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of GenerateParams for guesses, name -> value. Raises TypeError or ValueError; the message names speculate= or
+    """Returns the fields of GenerateParams for guesses, name -> value. Raises TypeError or ValueError. The message names speculate= or
     draft=."""
     how, draft = call.get("speculate"), call.get("draft")
     result: dict[str, Any] = {}
@@ -30,7 +30,7 @@ def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:
                 result[key] = "on" if value else "off"
                 continue
             setattr(_core.GenerateParams(), key, value)  # has no effect, but raises the engine's error if the value is wrong
-            result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # at least 1, because 0 would turn lookups off
+            result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # not 0, because 0 would turn lookups off
     elif how == "lookup":
         result["lookup"] = MATCHING
     elif how == "mtp":

@@ -1,4 +1,4 @@
-"""Model's methods that turn texts into token ids, and token ids into texts."""
+"""Model's methods that convert texts to token ids, and token ids to texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32:
-    """Returns the token ids of a text, int32 (T,). Ctrl-C can interrupt this for a long text."""
+    """Returns the token ids of a text, int32 (T,). Ctrl-C can interrupt the call if the text is long."""
     text = check_text(text, "text")
     work = functools.partial(tokenizer.encode, text, add_special=add_special)
     ids = interruptible(work) if len(text) > DIRECT_CHARACTERS else work()
@@ -30,7 +30,7 @@ def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32
 
 
 class TextCalls(ModelBase):
-    """tokenize(), detokenize(), token_bytes(), count_tokens() and the tokenizer itself. They work on a closed model too."""
+    """tokenize(), detokenize(), token_bytes(), count_tokens() and the tokenizer itself. They also work on a closed model."""
 
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
@@ -61,10 +61,10 @@ class TextCalls(ModelBase):
 
         ids: a sequence of token ids, or an array of integers (T,).
 
-        The bytes are those that the token has behind another one, so a tokenizer that puts a space before a text shows this space too.
-        The bytes of a control token are its text. An id without a token has those of U+FFFD. A WordPiece tokenizer does not keep spaces:
-        a token that begins a word gets one space, and the bytes of ids are not exactly the text. Raises TypeError or ValueError for ids
-        that the model does not have."""
+        The bytes are those that the token has after another token. If a tokenizer puts a space before a text, the bytes therefore include
+        this space. The bytes of a control token are its text. An id without a token has those of U+FFFD. A WordPiece tokenizer does not
+        keep spaces: a token that begins a word gets one space, and the bytes of ids are not exactly the text. Raises TypeError or
+        ValueError for ids that the model does not have."""
         return [self._tokenizer.token_bytes(i) for i in check_ids(ids, self._info["vocab_size"], "ids").tolist()]
 
     @checked_keywords()
@@ -78,6 +78,6 @@ class TextCalls(ModelBase):
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """A copy of this model's tokenizers.Tokenizer, the same object at every access. Changes to it (padding, truncation, added tokens)
-        have no effect on the model. To use a changed tokenizer, pass it to load(tokenizer=)."""
+        """A copy of this model's tokenizers.Tokenizer, the same object at every access. Changes to the copy (padding, truncation, added
+        tokens) have no effect on the model. To use a changed tokenizer, pass it to load(tokenizer=)."""
         return self._tokenizer.shared_copy

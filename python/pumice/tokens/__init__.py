@@ -1,1 +1,1 @@
-"""Texts to token ids and back."""
+"""Converts texts to token ids, and token ids to texts."""

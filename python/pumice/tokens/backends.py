@@ -1,4 +1,4 @@
-"""Calls of the `tokenizers` package that are safe: it panics in Rust where other packages raise, and starts threads of its own."""
+"""Safe calls of the `tokenizers` package, which panics in Rust where other packages raise errors, and starts its own threads."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..common.exits import exit_waits, threads_start
 from ..errors import TokenizerError
 from . import gguf_tokenizer
 
-LONG_TEXT = 1 << 14  # characters from which a single text is read as a batch of one
+LONG_TEXT = 1 << 14  # a text of this many characters or more is tokenized as a batch of one
 
 
 def copy_of(backend: Backend) -> Backend:
-    """Returns a copy that shares nothing with the original. If the copy were built from the model, the normalizer and the other parts of
-    the original, it would share these parts."""
+    """Returns a copy that shares nothing with the original. A copy made from the original's model, normalizer and other parts would share
+    these parts."""
     with exit_waits:
         return Backend.from_str(backend.to_str())
 
 
 def unknown_id(backend: Backend) -> int | None:
-    """Returns the id of the token for text that no other token spells, or None if this kind of tokenizer has no such token."""
+    """Returns the id of the token for text that no other token matches, or None if this kind of tokenizer has no such token."""
     with exit_waits:
         token = getattr(backend.model, "unk_token", None)
         if token is not None:
@@ -36,17 +36,19 @@ def unknown_id(backend: Backend) -> int | None:
 
 
 class Threads:
-    """The threads in which the `tokenizers` package reads batches. It starts them at the first batch of the process. If that fails, the
-    package panics, prints a Rust backtrace, and each later batch of the process panics as well. So run() first starts and ends as many
-    threads."""
+    """The threads in which the `tokenizers` package tokenizes batches. The package starts them at the first batch of the process. If it
+    cannot start them, it panics, prints a Rust backtrace, and each later batch of the process panics as well. To prevent this, run() first
+    starts and ends as many threads."""
 
     def __init__(self) -> None:
         self._started = False
 
     def run(self) -> bool:
-        """Returns whether the threads run or can be started now. If not, the caller must tokenize texts one by one in its own thread."""
+        """Returns whether the package's threads run or can be started now. If not, the caller must tokenize texts one by one in its own
+        thread."""
         if not self._started:
-            self._started = threads_start(self._count() + 1)  # one more: a thread that has ended may still count for a moment
+            # one thread more, because the system may still count a thread that has just ended
+            self._started = threads_start(self._count() + 1)
         return self._started
 
     @staticmethod
@@ -59,9 +61,9 @@ threads = Threads()
 
 
 def ids_of(backend: Backend, text: str) -> list[int]:
-    """Returns the ids of a text. A long text is read as a batch of one, for which the package does not look for the places of tokens: 512
-    KiB of digits take 0.69 s in place of 1.09 s, and of punctuation 0.07 s in place of 0.20 s. A short text would only wait for the
-    package's threads."""
+    """Returns the ids of a text. A long text is tokenized as a batch of one, for which the package does not compute the positions of
+    tokens: 512 KiB of digits take 0.69 s instead of 1.09 s, and of punctuation 0.07 s instead of 0.20 s. A short text is not, because it
+    would only wait for the package's threads."""
     if len(text) >= LONG_TEXT and threads.run():
         return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return backend.encode(text, add_special_tokens=False).ids
@@ -81,16 +83,16 @@ def no_panic(doing: str) -> Iterator[None]:
 
 
 def ends_at_spaces(backend: Backend) -> bool:
-    """Returns whether no token spans a space, and a space does not change the tokens next to it. This holds for BERT's tokenizer, because
-    its normalizer works character by character and its words end at spaces."""
+    """Returns whether no token contains a space, and a space does not change the tokens next to it. This is so for BERT's tokenizer,
+    because its normalizer works character by character and its words end at spaces."""
     steps = [(part and json.loads(part.__getstate__()).get("type")) for part in (backend.normalizer, backend.pre_tokenizer)]
     bert = type(backend.model).__name__ == "WordPiece" and steps[0] in (None, "BertNormalizer") and steps[1] == "BertPreTokenizer"
     return bert and not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
 
 
 def check_template(backend: Backend) -> None:
-    """Raises TokenizerError if the template names a special token without defining it. With such a template, the tokenizers package panics
-    and prints a message."""
+    """Raises TokenizerError if the post-processor's template names a special token without defining it. With such a template, the
+    tokenizers package panics and prints a message."""
     processor = backend.post_processor
     waiting = [json.loads(processor.__getstate__())] if processor is not None else []
     while waiting:

@@ -1,9 +1,10 @@
-"""Tells the control tokens that the chat template wrote from those that the caller's texts spell.
+"""Separates the control tokens that the chat template wrote from those that the caller's texts spell.
 
 A rendered prompt is one text, and `<|im_end|>` in it ends a turn, no matter who wrote it. Therefore a chat is rendered twice. For the
-second rendering, characters of control tokens in the caller's texts are replaced by private characters of Unicode. The replacement is one
-for one, so that the template sees texts with the same length, edges, case and sort order. If the private characters are then replaced by
-the original ones, the second rendering must equal the first. The private characters show which parts of the prompt come from the caller.
+second rendering, characters of control tokens in the caller's texts are replaced by private characters of Unicode. Each character is
+replaced by one character, so that the template sees texts with the same length, edges, case and sort order. If the private characters are
+then replaced by the original ones, the second rendering must equal the first. The private characters show which parts of the prompt come
+from the caller.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15 of Unicode, whose characters have 
 @dataclass(frozen=True)
 class Prompt:
     """A rendered chat. parts: pieces of its text, in order, each with a flag. If the flag is False, a control token that the piece spells
-    is plain text."""
+    is tokenized as plain text."""
 
     text: str
     parts: tuple[tuple[str, bool], ...]
@@ -49,14 +50,14 @@ class ControlTokens:
         self._all = [added[i] for i in sorted(added)]
         special = [token.content for token in self._all if token.special]
         self._characters = _hitting(special)
-        # For each special token, the index of the character that a private character replaces.
+        # Special token -> index of its first character that private characters replace.
         self._key = {text: next(i for i, c in enumerate(text) if c in self._characters) for text in special}
         self._possible = re.compile(f"[{re.escape(''.join(sorted(self._characters)))}]") if special else None
         self._finder = self._make_finder()
 
     def _make_finder(self) -> Backend:
-        """Returns a tokenizer whose vocabulary is only the added tokens. It finds them as any tokenizer does, the longest first, and in
-        linear time."""
+        """Returns a tokenizer whose vocabulary is only the added tokens. It finds these tokens as every tokenizer does, the longest first,
+        in linear time."""
         with exit_waits:
             finder = Backend(models.WordLevel({"": 0}, unk_token=""))
             finder.add_tokens([AddedToken(t.content, special=False, normalized=False, single_word=t.single_word) for t in self._all])
@@ -72,7 +73,7 @@ class ControlTokens:
         return [(start, text[start:end]) for i, (start, end) in places if i and text[start:end] in self._key]
 
     def possible(self, texts: Iterable[str]) -> bool:
-        """Returns whether a template could make control tokens from these texts, even if it joins, cuts or changes them."""
+        """Returns whether a template could produce control tokens from these texts, also by joining, cutting or changing them."""
         search = self._possible
         return search is not None and any(search.search(text) for text in texts)
 
@@ -91,7 +92,8 @@ class ControlTokens:
 
 
 class Marks:
-    """Maps each character that control tokens need to the private character that replaces it in the caller's texts."""
+    """Maps characters of control tokens to the private characters that replace them in the caller's texts. Each control token has such a
+    character."""
 
     def __init__(self, tokens: ControlTokens, private: dict[int, str]) -> None:
         self._tokens, self._private = tokens, private
@@ -99,7 +101,8 @@ class Marks:
         self._marked = re.compile(f"[{''.join(private.values())}]+")
 
     def whole(self, text: str) -> str:
-        """Returns a text in which each control token has one marked character (a private character in place of the original one)."""
+        """Returns a text in which each control token has one marked character. A marked character is one that a private character
+        replaces."""
         result = list(text)
         for start, token in self._tokens.find(text):
             at = start + self._tokens._key[token]
@@ -107,8 +110,8 @@ class Marks:
         return "".join(result)
 
     def every(self, text: str) -> str:
-        """Returns a text in which every character that a control token needs is marked. Then no control token can arise when a template
-        joins, cuts or lowercases texts."""
+        """Returns a text in which all characters in the map are marked. Then no control token can arise when a template joins, cuts or
+        lowercases texts."""
         return text.translate(self._private)
 
     def unmarked(self, text: str) -> str:
@@ -116,7 +119,8 @@ class Marks:
         return text.translate(self._back)
 
     def parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yields the pieces of a marked text without the marks. Each piece is paired with False if it was marked, and with True if not."""
+        """Yields the pieces of a marked text without the marks. Each piece is paired with False if it was marked, and with True
+        otherwise."""
         at = 0
         for found in self._marked.finditer(text):
             if found.start() > at:
@@ -128,7 +132,7 @@ class Marks:
 
 
 def _hitting(tokens: list[str]) -> set[str]:
-    """Returns a small set of characters such that every token has at least one of them. Avoids letters, digits and spaces if possible,
+    """Returns a small set of characters such that every token contains at least one of them. Avoids letters, digits and spaces if possible,
     because templates change these."""
     chosen: set[str] = set()
     left = [{c for c in text if not c.isalnum() and not c.isspace()} or set(text) for text in tokens]
@@ -142,7 +146,7 @@ def _hitting(tokens: list[str]) -> set[str]:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """Yields all texts in plain data (dicts, lists, texts, numbers)."""
+    """Yields all strings in plain data (dicts, lists, strings, numbers)."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -156,7 +160,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Returns a copy of plain data in which each text is replaced by change(text)."""
+    """Returns a copy of plain data in which each string is replaced by change(string)."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -165,9 +169,9 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def with_own_tokens(added: Mapping[int, AddedToken], plain: Backend) -> tuple[str, dict[int, int]]:
-    """Adds the tokens to the tokenizer `plain`. Special tokens get new names that begin with random characters and therefore occur in no
-    text. Returns these random characters, and a dict from the ids that differ to the original ids. Special tokens have new ids, and so do
-    the others, if special tokens in the vocabulary precede tokens behind it (GPT-NeoX)."""
+    """Adds the tokens to the tokenizer `plain`. Special tokens get new names that begin with random characters, so that the names occur in
+    no text. Returns these random characters, and a dict from each id that differs to the original id. Special tokens have new ids. If
+    special tokens were in the vocabulary itself, added tokens after the vocabulary have new ids, too (GPT-NeoX)."""
     prefix = "".join(chr(secrets.choice(PRIVATE)) for _ in range(8))
     known = [added[i] for i in sorted(added)]
     plain.add_tokens(

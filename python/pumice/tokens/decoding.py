@@ -19,8 +19,8 @@ Int32 = npt.NDArray[np.int32]
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Returns GPT-2's alphabet as a dict from character to byte. A printable Latin-1 character stands for its own byte, and the characters
-    from U+0100 on stand for the other 68 bytes."""
+    """Returns GPT-2's alphabet as a dict from character to byte. A printable Latin-1 character stands for its own byte. The characters from
+    U+0100 on stand for the other 68 bytes."""
     themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (b for b in range(256) if b not in themselves)
     return {**{chr(b): b for b in themselves}, **{chr(256 + i): b for i, b in enumerate(others)}}
@@ -32,8 +32,8 @@ UNKNOWN = "\ufffd"
 
 
 class Decoding:
-    """Converts ids to bytes. If the bytes of a token do not depend on its neighbours, a table holds the bytes of each token. With the few
-    other decoders (such as WordPiece's), a token is decoded together with the token before it."""
+    """Converts ids to bytes. If the bytes of a token do not depend on its neighbours, a table stores the bytes of each token. With the few
+    other decoders (such as WordPiece's), each token is decoded together with the previous token."""
 
     def __init__(
         self, backend: Backend, added: Container[int], kind: Literal["bytes", "pieces", "other"], strip_first: bool, fallback: bool
@@ -44,7 +44,7 @@ class Decoding:
 
     @staticmethod
     def of(backend: Backend, added: Container[int]) -> Decoding:
-        """Returns how `backend` decodes. `added` has the ids of its added tokens, which stand for their own text."""
+        """Returns the Decoding of `backend`. `added` contains the ids of its added tokens, whose bytes are their own text."""
         decoder = backend.decoder
         spec = json.loads(decoder.__getstate__()) if decoder is not None else {}
         steps = spec.get("decoders", []) if spec.get("type") == "Sequence" else [spec]
@@ -62,7 +62,7 @@ class Decoding:
         return Decoding(backend, added, "other", False, False)
 
     def piece(self, index: int, strict: bool) -> bytes:
-        """Returns the bytes of a token. An id without a token gives U+FFFD, or a ValueError if `strict`."""
+        """Returns the bytes of a token. For an id without a token, raises ValueError if `strict` is true, and otherwise returns U+FFFD."""
         known = self._cache.get(index)
         if known is None:
             if not strict and self.backend.id_to_token(index) is None:
@@ -84,7 +84,7 @@ class Decoding:
 
 
 class DecodeStream:
-    """Decodes ids to text as they arrive."""
+    """Decodes ids to text while they arrive."""
 
     def __init__(self, decoding: Decoding, skip: Container[int], strict: bool = False) -> None:
         self._decoding = decoding
@@ -95,7 +95,7 @@ class DecodeStream:
         self._neighbour: list[int] = []  # the last id that was decoded, because the space before the next token depends on it
 
     def step(self, ids: Iterable[int] | Int32 | int) -> str:
-        """Returns the text that these ids complete. Bytes of an unfinished character wait for the next call."""
+        """Returns the text that these ids complete. Bytes of an incomplete character wait for the next call."""
         new = [i for i in _id_list(ids) if i not in self._skip]
         if not new:
             return ""
@@ -111,11 +111,11 @@ class DecodeStream:
 
     @property
     def pending(self) -> bool:
-        """Whether bytes wait for the rest of their character."""
+        """Whether bytes of an incomplete character are waiting."""
         return bool(self._utf8.getstate()[0])
 
     def flush(self) -> str:
-        """Returns U+FFFD for bytes that are still waiting for the rest of their character. Must be called after the last id."""
+        """Returns U+FFFD if bytes of an incomplete character are still waiting, else "". Must be called after the last id."""
         text = self._utf8.decode(b"", final=True)
         self._at_start, self._neighbour = True, []
         self._utf8.reset()

@@ -1,6 +1,6 @@
 """Builds tokenizers from the metadata of a GGUF file or from a SentencePiece file, with the `tokenizers` package.
 
-The names of keys, the kinds of tokenizers and the token types are those of the GGUF specification (ggml-org/ggml, docs/gguf.md).
+The keys, kinds of tokenizers and token types have the names of the GGUF specification (ggml-org/ggml, docs/gguf.md).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FIX = "Pass tokenizer= with the path of the model's tokenizer.json."
 
 # ---- end of generation ---------------------------------------------------------------------------
 
-# Texts of the tokens that end an answer. llama.cpp also finds such tokens by their text, because many files name only one of several end
-# tokens.
+# Texts of the tokens that end an answer. Such tokens are also found by their text, as in llama.cpp, because many files name only one of
+# several end tokens.
 END_TOKENS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>",
     "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
     "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[",
-    # padding tokens, and separators of repositories and files in code models
+    # Padding tokens, and separators of repositories and files in code models.
     "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>",
     "<|file_sep|>",
 )  # fmt: skip
@@ -44,10 +44,10 @@ _END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[int, ...]:
-    """Returns the ids of the tokens that end an answer. named: the end tokens that the file names. Tokens with a text in END_TOKENS are
-    added to them."""
+    """Returns the ids of the tokens that end an answer. named: the end tokens that the file names. Tokens whose text is in END_TOKENS are
+    added to these."""
     by_text = {text: i for text in END_TOKENS if (i := id_of(text)) is not None}
-    # In the harmony and solar formats, <|end|> ends a message but not the turn. Gemma 4 has </s> as plain text.
+    # In the harmony and solar formats, <|end|> ends a message but not the turn. In Gemma 4, </s> is plain text.
     if "<|end|>" in by_text and (
         {"<|return|>", "<|call|>"} <= by_text.keys() or ({"<|call|>", "<|calls|>"} & by_text.keys() and "<|flush|>" in by_text)
     ):
@@ -88,8 +88,8 @@ class Vocabulary:
         return ids
 
     def added(self, masks: Collection[str] = ()) -> list[AddedToken]:
-        """Returns the tokens that are matched as a whole in a text, before the text is split into words. Control and unknown tokens are
-        special, and user-defined tokens are not.
+        """Returns the tokens that are matched as a whole before the text is split into words. Control and unknown tokens are special, and
+        user-defined tokens are not.
 
         masks: the texts of mask tokens that also match the space before them."""
         return [
@@ -98,7 +98,7 @@ class Vocabulary:
         ]
 
     def of_type(self, *types: int) -> npt.NDArray[np.bool_]:
-        """Returns a bool for each token: whether it has one of these types. The types are the numbers in tokenizer.ggml.token_type."""
+        """Returns a bool for each token: whether it has one of these types, which are numbers as in tokenizer.ggml.token_type."""
         return np.isin(self.types, types)
 
 
@@ -126,16 +126,17 @@ def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any
 
 
 def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Returns the merges as pairs of token ids (m, 2), in order of priority. cpp/text/spm_merges.h says why one merge per token is enough.
+    """Returns the merges as pairs of token ids (m, 2), in order of priority. cpp/text/spm_merges.h explains why one merge per token is
+    enough.
 
-    This takes 0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py has the same algorithm in Python, for reading and
-    for tests."""
+    This takes 0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py has the same algorithm in Python, as an explanation
+    and for tests."""
     return np.asarray(_core.spm_merges(tokens, scores, mergeable), np.int32).reshape(-1, 2)
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pauses the garbage collector. Otherwise it would walk all objects of the process several times while 236,000 tuples are made."""
+    """Pauses the garbage collector. Otherwise it would visit all objects of the process several times while 236,000 tuples are made."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -146,8 +147,8 @@ def _no_collection() -> Iterator[None]:
 
 
 def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> Backend:
-    """Returns a tokenizer for SentencePiece BPE. The whole text is one word, a space is written as U+2581, and an unknown character becomes
-    bytes."""
+    """Returns a tokenizer for SentencePiece BPE. The whole text is one word, spaces are written as U+2581, and an unknown character becomes
+    byte tokens."""
     if vocabulary.scores is None:
         raise TokenizerError(f"tokenizer.ggml.scores is missing: they order the merges. {FIX}")
     if not np.isfinite(vocabulary.scores).all():
@@ -165,14 +166,14 @@ def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> 
     return backend
 
 
-# Maximum length of a token in bytes. The tokenizers package keeps a unigram vocabulary as a tree with one level per byte and frees it
+# Maximum length of a token in bytes. The tokenizers package keeps a unigram vocabulary as a tree with one level per byte and frees the tree
 # recursively, so that a token of a megabyte overflows the stack. The longest known tokens have a few hundred bytes.
 LONGEST_TOKEN = 4096
 
 
 def check_charsmap(charsmap: bytes, where: str) -> None:
     """Checks SentencePiece's table of normalisations, which consists of the size of a trie, the trie, and texts. The tokenizers package
-    allocates memory of the stated size before it checks anything else, and if the allocation fails, the process ends."""
+    allocates memory of the stated size before it checks anything else, and ends the process if the allocation fails."""
     size = int.from_bytes(charsmap[:4], "little")
     if len(charsmap) < 8 or size % 4 != 0 or not 4 <= size <= len(charsmap) - 4:
         raise TokenizerError(f"{where}: precompiled_charsmap has {len(charsmap)} bytes, and its trie is to have {size} of them. {FIX}")
@@ -181,7 +182,7 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
 def unigram(
     vocabulary: Vocabulary, unk_id: int, charsmap: bytes, add_space_prefix: bool, remove_extra_spaces: bool, byte_fallback: bool
 ) -> Backend:
-    """Returns a tokenizer for SentencePiece's unigram model, which finds the most likely segmentation according to the scores."""
+    """Returns a tokenizer for SentencePiece's unigram model, which chooses the most likely segmentation by the scores of the tokens."""
     if vocabulary.scores is None:
         raise TokenizerError(f"tokenizer.ggml.scores is missing: a unigram tokenizer is nothing without them. {FIX}")
     if (longest := max(map(len, vocabulary.tokens))) > LONGEST_TOKEN // 4:
@@ -194,8 +195,8 @@ def unigram(
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if remove_extra_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    # The text is segmented as a whole, as SentencePiece does. The Metaspace pre-tokenizer is not used, because it adds no space before a
-    # text that already begins with one.
+    # The text is segmented as a whole, as in SentencePiece. The Metaspace pre-tokenizer is not used, because it adds no space before a text
+    # that already begins with a space.
     steps += [normalizers.Prepend(SPACE)] if add_space_prefix else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
     backend.decoder = decoders.Metaspace(SPACE, "always" if add_space_prefix else "never")
@@ -203,7 +204,7 @@ def unigram(
 
 
 def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bool | None, chinese_characters: bool = True) -> Backend:
-    """Returns BERT's tokenizer. In its vocabulary, pieces that continue a word begin with ##."""
+    """Returns BERT's tokenizer. In its vocabulary, tokens that continue a word begin with ##."""
     backend = Backend(models.WordPiece(ids, unk_token=unk, continuing_subword_prefix="##", max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese_characters, strip_accents=strip_accents, lowercase=lowercase
@@ -214,27 +215,27 @@ def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bo
 
 
 def _merge_pairs(vocabulary: Vocabulary, merges: Any, ranked: bool, where: str) -> list[tuple[str, str]]:
-    if merges is None and ranked:  # the merge that makes the token with the smallest id comes first
+    if merges is None and ranked:  # the merge whose result has the smallest id comes first
         order = -np.arange(len(vocabulary.tokens), dtype=np.float32)
         pairs = spm_merges(vocabulary.tokens, order, vocabulary.of_type(NORMAL)).tolist()
         return [(vocabulary.tokens[a], vocabulary.tokens[b]) for a, b in pairs]
     if not isinstance(merges, list) or not all(isinstance(m, str) for m in merges):
         raise TokenizerError(f"{where}: tokenizer.ggml.merges is missing or no list of strings. {FIX}")
-    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, but has no other space
+    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, but contains no other space
     return [(merge[0] + left, right) for merge, left, space, right in parted if space]
 
 
 def _bpe_model(ids: dict[str, int], pairs: list[tuple[str, str]], **options: Any) -> models.BPE:
     try:
         return models.BPE(ids, pairs, **options)
-    # A merge of tokens that are not in the vocabulary can never be applied, so such merges are left out.
+    # A merge of tokens that are not in the vocabulary can never be applied. If models.BPE refuses such merges, they are left out.
     except Exception:
         return models.BPE(ids, [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids], **options)
 
 
 def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, lowercase: bool, where: str) -> Backend:
-    """Returns a tokenizer for BPE over plain UTF-8 (Gemma 4). A space is written as U+2581, and a character without a token becomes
-    bytes."""
+    """Returns a tokenizer for BPE over plain UTF-8 (Gemma 4). Spaces are written as U+2581, and a character without a token becomes byte
+    tokens."""
     pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
     options = {"unk_token": unk, "fuse_unk": True, "byte_fallback": bool(vocabulary.of_type(BYTE).any())}
     backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges, **options))
@@ -249,13 +250,13 @@ def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, 
 
 
 def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str, add_prefix_space: bool = False) -> Backend:
-    """Returns a tokenizer for byte-level BPE (GPT-2). add_prefix_space: whether a text that does not begin with a space gets one."""
+    """Returns a tokenizer for byte-level BPE (GPT-2). add_prefix_space: whether a space is added to a text that does not begin with one."""
     pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
     backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges))
     if split.nfc:
         backend.normalizer = normalizers.NFC()
     cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
-    if add_prefix_space:  # ByteLevel adds the space only if it also does GPT-2's own splits
+    if add_prefix_space:  # ByteLevel adds the space only if it also splits the text by GPT-2's pattern
         cuts = [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)]
     else:
         cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -268,7 +269,7 @@ _CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 def clip_bpe(vocabulary: Vocabulary, merges: Any, unk: str, where: str) -> Backend:
-    """Returns CLIP's tokenizer: byte-level BPE over lowercase text without spaces, where the last piece of a word ends in </w>."""
+    """Returns CLIP's tokenizer: byte-level BPE over lowercase text without spaces. The last token of a word ends in </w>."""
     pairs = _merge_pairs(vocabulary, merges, False, where)
     backend = Backend(_bpe_model(vocabulary.ids, pairs, unk_token=unk, end_of_word_suffix="</w>", fuse_unk=False))
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
@@ -281,12 +282,12 @@ def clip_bpe(vocabulary: Vocabulary, merges: Any, unk: str, where: str) -> Backe
 
 # ---- GGUF ----------------------------------------------------------------------------------------
 
-# Maps the role of a special token to the key tokenizer.ggml.<key>_token_id. ("seperator" is spelled like this in GGUF.)
+# Role of a special token -> KEY in tokenizer.ggml.KEY_token_id. ("seperator" is the spelling in GGUF.)
 _ROLE_KEYS = {
     "bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
     "mask": "mask", "fim_pad": "fim_pad", "fim_rep": "fim_rep", "fim_sep": "fim_sep",
 }  # fmt: skip
-# For each kind of tokenizer, the ids of the special tokens in files that do not have these keys.
+# Kind of tokenizer -> ids of the special tokens for files that do not have these keys.
 _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
@@ -294,7 +295,7 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "gemma4": {},
     "t5": {"eos": 1, "unk": 2, "pad": 0},
 }
-# XLM-R and similar models also have the kind t5. Their vocabularies begin with these tokens.
+# The kind t5 is also that of XLM-R and similar models. Their vocabularies begin with these tokens.
 _XLMR_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 _XLMR_IDS = {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3}
 
@@ -313,7 +314,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         defaults = {role: i for role, i in defaults.items() if role != "bos"}
     special = _special_ids(get, defaults, len(vocabulary.tokens), where)
     ends = _ends(vocabulary, special)
-    # Some files give <|im_end|> and similar tokens the type of plain text.
+    # In some files, <|im_end|> and similar tokens have the type of plain text.
     if (vocabulary.types[list(ends)] != CONTROL).any():
         types = vocabulary.types.copy()
         types[list(ends)] = CONTROL
@@ -346,7 +347,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         charsmap = get("tokenizer.ggml.precompiled_charsmap")
         if charsmap is not None and (isinstance(charsmap, str) or np.asarray(charsmap).dtype.kind not in "iu"):
             raise TokenizerError(f"{where}: tokenizer.ggml.precompiled_charsmap is not a list of bytes. {FIX}")
-        # Encoders with this kind of tokenizer use XLM-R's. It puts <s> and </s> around a text, even if an old file does not say so. It
+        # Encoders with this kind of tokenizer use XLM-R's. It adds <s> and </s> around a text, even if an old file has no keys for that. It
         # always collapses spaces. The key remove_extra_whitespaces is ignored, because converters took its value from
         # clean_up_tokenization_spaces, which is about decoding.
         encoder = _is_xlmr(vocabulary) or get("general.architecture") == "bert"
@@ -379,16 +380,17 @@ def _is_xlmr(vocabulary: Vocabulary) -> bool:
 
 @dataclass(frozen=True)
 class _Edges:
-    """Which special tokens are added around a text and between the texts A and B of a pair: A [eos] [sep] [bos] B."""
+    """The special tokens that are added around a text, and between the texts A and B of a pair: A [eos] [sep] [bos] B."""
 
     bos: bool = False
     eos: bool = False
     sep: bool = False
-    # If true, B always begins with bos. If false, bos is between the texts only if neither eos nor sep is.
+    # If true, B always begins with bos. If false, bos is between the texts only if there is neither an eos nor a sep between them.
     repeat_bos: bool = False
 
     def as_said(self, flag: Callable[[str, bool], bool], bos: bool) -> _Edges:
-        """Returns a copy of these settings, changed by the keys of the file. bos: whether to add a bos token even if the file says no."""
+        """Returns a copy of these settings, changed by the keys of the file. bos: whether to add a bos token even if the file forbids
+        it."""
         said = {name: flag(f"add_{name}_token", getattr(self, name)) for name in ("bos", "eos", "sep")}
         return replace(self, **{**said, "bos": bos or said["bos"]})
 
@@ -409,7 +411,7 @@ def _present(*ids: int | None) -> list[int]:
 
 def bert_template(backend: Backend, first: int | None, last: int | None) -> None:
     """Sets the template [CLS] A [SEP] B [SEP], with token type 1 for the second text. MPNet, whose first token is <s>, has two separators
-    between the texts and only token type 0, like RoBERTa."""
+    between the texts and only token type 0, as RoBERTa has."""
     if first is not None and last is not None and backend.id_to_token(first) == "<s>":
         set_template(backend, [first], [last, last], [last])
     else:
@@ -419,7 +421,7 @@ def bert_template(backend: Backend, first: int | None, last: int | None) -> None
 def _ends(vocabulary: Vocabulary, special: dict[str, int]) -> tuple[int, ...]:
     def id_of(text: str) -> int | None:
         i = vocabulary.ids.get(text)
-        # Gemma has the HTML tag </s> as a word, so </s> ends a text only if it is a control token.
+        # In Gemma, </s> is also an HTML tag in the vocabulary, so </s> counts as an end token only if it is a control token.
         return None if i is None or (text == "</s>" and vocabulary.types[i] != CONTROL) else i
 
     return end_ids(id_of, [special[role] for role in _END_KEYS if role in special])
@@ -444,7 +446,7 @@ def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int
         value = get(name)
         if value is None:
             continue
-        if isinstance(value, int | np.integer) and int(value) in (-1, 0xFFFFFFFF):  # some converters write these for "none"
+        if isinstance(value, int | np.integer) and int(value) in (-1, 0xFFFFFFFF):  # some converters write these numbers for "none"
             ids.pop(role, None)
         elif isinstance(value, int | np.integer) and 0 <= int(value) < count:
             ids[role] = int(value)
@@ -454,9 +456,9 @@ def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int
 
 
 def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns a dict from token to id, with the tokens in WordPiece's spelling. In this spelling, a token inside a word begins with ##, and
-    a token at the start of a word has no mark. In GGUF files, a token at the start of a word begins with U+2581, and a token inside a word
-    has no mark."""
+    """Returns a dict from token to id, with the tokens in WordPiece's spelling: a token that continues a word begins with ##, and a token
+    that begins a word has no mark. In GGUF files, a token that begins a word begins with U+2581, and a token that continues a word has no
+    mark."""
     tokens = []
     for token, kind in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True):
         if token.startswith(SPACE):
@@ -471,7 +473,7 @@ def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
 def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[AddedToken]:
     if kind != "bert":
         return vocabulary.added(masks)
-    # These bracketed names are special in every BERT vocabulary, even if a file gives them the normal type.
+    # These bracketed names are special in every BERT vocabulary, even if their type in the file is normal.
     return [
         AddedToken(token, special=True, normalized=False, lstrip=token in masks)
         for token, t in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)

@@ -1,5 +1,5 @@
-"""Finds and reads a model's tokenizer: in the files of a folder, in the metadata of a GGUF file, or in the argument that load() was
-given."""
+"""Finds and loads a model's tokenizer: from the files of a folder, from the metadata of a GGUF file, or from the argument tokenizer= of
+load()."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest known tokenizer.json has 33 MB
 FILE_MEMORY = 24  # maximum number of bytes that the tokenizers package uses per byte of a tokenizer.json
-NO_LENGTH = 1 << 30  # a limit of this size or more means "no limit"; transformers writes 10^30
+NO_LENGTH = 1 << 30  # maximum lengths from here on mean "no limit"; transformers writes 10^30
 
 
 def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
@@ -57,7 +57,7 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
 
 
 def check_given(override: Any) -> Tokenizer | Backend | Path:
-    """Returns what load(tokenizer=) was given as one of its three kinds. Raises TypeError, ValueError, FileNotFoundError and
+    """Converts the argument tokenizer= of load() to one of three types. Raises TypeError, ValueError, FileNotFoundError and
     TokenizerError."""
     if isinstance(override, Tokenizer):
         return override
@@ -84,7 +84,7 @@ def _folder_of(file: ModelFile) -> Path:
 
 @contextmanager
 def _typed(where: str) -> Iterator[None]:
-    """Turns errors of the `tokenizers` package into TokenizerError. The package raises plain Exception, and TypeError for text that is not
+    """Converts errors of the `tokenizers` package to TokenizerError. The package raises plain Exception, and TypeError for text that is not
     Unicode."""
     try:
         yield
@@ -101,7 +101,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _sentencepiece(_read_bytes(named, given=True), named)
         if named is not None and named.suffix == ".txt":
             return _bert(named, folder, given=True)
-        # A file that exists but cannot be read is an error, because the next file in the list may make a different tokenizer.
+        # A file that exists but cannot be read is an error. The next file in the list might make a different tokenizer.
         if os.path.lexists(path):
             return _cased(_backend_of(_read_bytes(path, named is not None), path), folder)
         if os.path.lexists(folder / "vocab.txt"):
@@ -127,13 +127,13 @@ def _read_bytes(path: Path, given: bool = False) -> bytes:
 
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
-# Matches a letter of "precompiled_charsmap" that is written as a JSON escape. No known program writes the key like this.
+# Matches a letter of "precompiled_charsmap" that is written as a JSON escape. No known program writes the key in this way.
 _SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)
 
 
 def _backend_of(data: bytes, path: Path) -> Backend:
-    """Returns the tokenizer of a tokenizer.json. An invalid charsmap or a token that is too long would end the process inside the
-    tokenizers package, so both are checked first."""
+    """Returns the tokenizer of a tokenizer.json. An invalid charsmap, or a token that is too long, would make the tokenizers package end
+    the process, so both are checked first."""
     if _SPELT_OTHERWISE.search(data):
         data = json.dumps(json.loads(data), ensure_ascii=False).encode()
     charsmaps = set()
@@ -144,8 +144,8 @@ def _backend_of(data: bytes, path: Path) -> Backend:
             raise TokenizerError(f"{shown_path(path)}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
         gguf_tokenizer.check_charsmap(charsmap, shown_path(path))
         charsmaps.add(found.start(1))
-    # Finds strings that are too long for tokens. A string is the text between two quotes without a backslash before them. This takes 0.3 s
-    # for 33 MB.
+    # Finds strings that are too long for tokens. A string is the text between two quotes that have no backslash before them. This takes 0.3
+    # s for 33 MB.
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == ord('"'))
     quotes = quotes[(quotes == 0) | (text[quotes - 1] != ord("\\"))]
@@ -159,8 +159,8 @@ def _backend_of(data: bytes, path: Path) -> Backend:
     return Backend.from_buffer(data)
 
 
-# Classes of transformers whose normalizer has the settings of tokenizer_config.json, whatever tokenizer.json says, and model types whose
-# folders have such a class if they name none. Names are without "Fast".
+# Classes of transformers (without "Fast") whose normalizer gets its settings from tokenizer_config.json, even if tokenizer.json differs,
+# and model types that imply such a class if their folders name none.
 _CASED_CLASSES = frozenset(
     f"{name}Tokenizer"
     for name in ("Bert", "DistilBert", "Electra", "Funnel", "LayoutLM", "Lxmert", "MPNet", "MobileBert", "Splinter", "SqueezeBert")
@@ -168,14 +168,14 @@ _CASED_CLASSES = frozenset(
 _CASED_TYPES = frozenset(
     ["bert", "convbert", "distilbert", "electra", "funnel", "layoutlm", "lxmert", "megatron-bert", "mobilebert", "mpnet", "nomic_bert"]
 )
-# Classes that take everything from tokenizer.json, and model types whose folders have such a class, whichever they name.
+# Classes that get all settings from tokenizer.json, and model types that imply such a class, even if their folders name another one.
 _PLAIN_CLASSES = frozenset(["PreTrainedTokenizer", "TokenizersBackend"])
 _PLAIN_TYPES = frozenset(["modernbert", "modernbert-decoder", "nystromformer"])
 
 
 def _class_of(folder: Path) -> str:
-    """Returns the class that transformers takes for the folder's tokenizer, without "Fast". If no file names a class, the class is that of
-    the model type: BertTokenizer for those of _CASED_TYPES, and "" for others."""
+    """Returns the class that transformers uses for the folder's tokenizer, without "Fast". If no file names a class, the model type implies
+    it: BertTokenizer for those of _CASED_TYPES, and "" for others."""
     config = read_object(folder / "config.json")
     kind = str(config.get("model_type"))
     if kind in _PLAIN_TYPES:
@@ -187,8 +187,8 @@ def _class_of(folder: Path) -> str:
 
 
 def _cased(backend: Backend, folder: Path) -> Backend:
-    """Returns the tokenizer with the settings of tokenizer_config.json for case, accents and Chinese characters if transformers takes them
-    from there. Settings that the file lacks have transformers' defaults."""
+    """Returns the tokenizer. If transformers uses the settings of tokenizer_config.json for case, accents and Chinese characters, the
+    returned tokenizer has these settings. Settings that the file lacks have transformers' defaults."""
     old = backend.normalizer
     if not isinstance(old, normalizers.BertNormalizer) or _class_of(folder) not in _CASED_CLASSES:
         return backend
@@ -196,7 +196,7 @@ def _cased(backend: Backend, folder: Path) -> Backend:
     if (old.lowercase, old.strip_accents, old.handle_chinese_chars) == (lowercase, strip_accents, chinese_characters):
         return backend
     backend.normalizer = normalizers.BertNormalizer(old.clean_text, chinese_characters, strip_accents, lowercase)
-    return copy_of(backend)  # a copy also matches the added tokens by the new normalizer
+    return copy_of(backend)  # in the copy, the new normalizer also applies to the added tokens
 
 
 def _case_settings(folder: Path) -> tuple[bool, bool | None, bool]:
@@ -272,12 +272,12 @@ def _clip(vocabulary: Vocabulary, merges: list[str], config: dict[str, Any], fol
 
 _ROBERTA_KINDS = ("roberta", "longformer", "bart")
 
-# The roles for which tokenizer_config.json and special_tokens_map.json name a special token.
+# The roles that tokenizer_config.json and special_tokens_map.json may assign to a special token.
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Tokenizer:
-    """Returns a tokenizer that also knows what the files beside it say about special tokens, maximum lengths and end tokens."""
+    """Returns a tokenizer with the special tokens, maximum length and end tokens that the files beside it name."""
     built = source if isinstance(source, Built) else Built(source, None, ())
     backend = built.backend
     config = read_object(folder / "tokenizer_config.json")
@@ -285,7 +285,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
     with no_panic("adding special tokens"), _typed(shown_path(folder)):
         special = {**built.special, **_add_special(backend, names)}
         _add_ends(backend, config, special)
-        # Every class of transformers has a name for the unknown token if the files do not name it, but those of _PLAIN_CLASSES.
+        # If the files name no unknown token, every class of transformers has a default for it, except those of _PLAIN_CLASSES.
         if "unk" not in special and _class_of(folder) not in _PLAIN_CLASSES and (unknown := unknown_id(backend)) is not None:
             special["unk"] = unknown
     ends = set(built.eos_ids)
@@ -295,7 +295,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
         stated = read_object(folder / name).get("eos_token_id")
         ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
     bos = special.get("bos", built.bos_id)
-    # The user passed a tokenizer.json for a GGUF file. Its ids are the same, and the GGUF file knows which tokens end an answer.
+    # The user has passed a tokenizer.json for a GGUF file. Its ids are the same as those of the GGUF file, which knows the end tokens.
     if file.kind == "gguf":
         for role in ("bos", "eos", "eot", "eom"):
             stated = file.get(f"tokenizer.ggml.{role}_token_id")
@@ -318,15 +318,15 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
 
 
 def _content(token: Any) -> str | None:
-    """Returns the text of a token in tokenizer_config.json, which is a string or an object with `content`. Returns None for any other
-    value."""
+    """Returns the text of a token in tokenizer_config.json, which is a string or an object with the key `content`. Returns None for any
+    other value."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
-    """Adds the tokens that the files call special to the backend, so that each is matched as a whole. Returns a dict from role to id. A
+    """Adds the special tokens that the files name to the backend, so that each is matched as a whole. Returns a dict from role to id. A
     name that is not in the vocabulary gets no id, because the model has no embedding for it."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     spec = names.get("added_tokens_decoder")
@@ -356,9 +356,9 @@ def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
 
 
 def _add_ends(backend: Backend, config: dict[str, Any], special: dict[str, int]) -> None:
-    """Applies add_bos_token and add_eos_token of tokenizer_config.json if the tokenizer's own template has no token in that place.
+    """Applies add_bos_token and add_eos_token of tokenizer_config.json, if the tokenizer's own template has no token at that end.
 
-    For example, the tokenizer.json of e5-mistral only puts <s> before a text, but the model also needs </s> after it. A template that ends
+    For example, the tokenizer.json of e5-mistral only adds <s> before a text, but the model also needs </s> after it. A template that ends
     with another special token is not changed: Qwen3-Embedding's template ends with <|endoftext|>, which is not its eos token."""
     wanted = {role: [special[role]] for role in ("bos", "eos") if config.get(f"add_{role}_token") is True and role in special}
     if not wanted:
@@ -383,7 +383,7 @@ def _as_id(text: str) -> int | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the fields of a protocol buffer as (field number, value). The format is described in google/protobuf, docs: encoding."""
+    """Yields the fields of a protocol buffer as (field number, value). The format is described in protobuf's documentation (Encoding)."""
     at = 0
 
     def varint() -> int:
@@ -429,7 +429,7 @@ class _Pieces:
 
 
 def _pieces(data: bytes, path: Path) -> _Pieces:
-    """Parses a SentencePiece file. The field numbers are those in src/sentencepiece_model.proto of google/sentencepiece: pieces 1 (text 1,
+    """Parses a SentencePiece file. The field numbers come from src/sentencepiece_model.proto of google/sentencepiece: pieces 1 (text 1,
     score 2, type 3), trainer_spec 2, normalizer_spec 3."""
     tokens: list[str] = []
     scores: list[float] = []
@@ -458,11 +458,11 @@ def _pieces(data: bytes, path: Path) -> _Pieces:
 
 @dataclass(frozen=True)
 class _Form:
-    """How a family of encoders makes its vocabulary from a SentencePiece file. front and tail are the tokens before and after the pieces of
-    the file. before, between and after are the special tokens around the texts."""
+    """How a family of encoders makes its vocabulary from a SentencePiece file. front and tail are the tokens before and after the file's
+    pieces. before, between and after are the special tokens before, between and after texts."""
 
     front: tuple[str, ...] = ()
-    skipped: int = 0  # the number of pieces at the beginning of the file that `front` replaces
+    skipped: int = 0  # number of pieces at the beginning of the file that `front` replaces
     tail: tuple[str, ...] = ()
     unk: str = "<unk>"
     before: tuple[str, ...] = ()
@@ -472,7 +472,7 @@ class _Form:
 
 
 _ROBERTA = _Form(tail=("<mask>",), before=("<s>",), between=("</s>", "</s>"))
-_FORMS: dict[str, _Form] = {  # key: model_type
+_FORMS: dict[str, _Form] = {  # model_type -> form
     "xlm-roberta": replace(_ROBERTA, front=("<s>", "<pad>", "</s>", "<unk>"), skipped=3),
     "camembert": replace(_ROBERTA, front=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), skipped=1),
     "t5": _Form(tail=tuple(f"<extra_id_{i}>" for i in reversed(range(100)))),
@@ -482,7 +482,7 @@ _FILES_OF_ENCODERS = {"sentencepiece.bpe.model": "xlm-roberta", "spm.model": "de
 
 
 def _encoder_pieces(path: Path, folder: Path) -> Backend:
-    """Returns the tokenizer of an encoder that has a SentencePiece file. Its token ids differ from the ids in that file."""
+    """Returns the tokenizer of an encoder that has a SentencePiece file. Its token ids differ from those in the file."""
     kind = read_object(folder / "config.json").get("model_type") or _FILES_OF_ENCODERS[path.name]
     form = _FORMS.get(kind) if isinstance(kind, str) else None
     if form is None:

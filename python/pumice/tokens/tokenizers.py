@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 TEXT_MEMORY = 256  # maximum number of bytes that the tokenizers package uses per character of a text
 WORDS = 1 << 16  # maximum number of words whose ids a tokenizer caches, about 16 MB
-WORD = 32  # maximum length of a cached word in characters
+WORD = 32  # maximum number of characters of a cached word
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class TokenBatch:
 
     ids: Int32
     offsets: Int64
-    types: Int32 | None  # token types, or None if all are 0
-    lengths_before_cut: Int64  # the number of tokens of each text before it was cut, including special tokens
-    places: Int32 | None = None  # (tokens, 2): the characters of each token in its text, start and end; -1 for special tokens around it
+    types: Int32 | None  # token types (segment ids), or None if all are 0
+    lengths_before_cut: Int64  # number of tokens of each text before it was cut, including special tokens
+    # (tokens, 2): each token's first character in its text and the end of its last one; -1 for special tokens around the text
+    places: Int32 | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -50,9 +51,9 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The special tokens around a text or a pair, and the token types of all parts. They come from the backend's post-processor."""
+    """The special tokens around a text or a pair, and the token types of all parts. They are derived from the backend's post-processor."""
 
-    parts: tuple[tuple[int, ...], ...]  # before the first text, between the texts of a pair, after the last text
+    parts: tuple[tuple[int, ...], ...]  # tokens before the first text, between the texts of a pair, and after the last text
     part_types: tuple[tuple[int, ...], ...]
     text_types: tuple[int, ...]
 
@@ -80,15 +81,16 @@ class Tokenizer:
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
-        # In tokenizers 0.23, each thread caches up to 10,000 words of each BPE vocabulary and never frees them, neither when the vocabulary
-        # is dropped nor in _clear_cache(). A closed model left 3.2 MB. Without the cache, tokenizing takes 1.2 to 1.3 times as long.
-        if isinstance(backend.model, models.BPE) and (resize := getattr(backend.model, "_resize_cache", None)):  # not a public method
+        # In tokenizers 0.23, each thread caches up to 10,000 words of each BPE vocabulary. They are never freed, neither with the
+        # vocabulary nor by _clear_cache(). A closed model left 3.2 MB. Without the cache, tokenizing takes 1.2 to 1.3 times as long.
+        # no public method of the package
+        if isinstance(backend.model, models.BPE) and (resize := getattr(backend.model, "_resize_cache", None)):
             resize(0)
         self.backend = backend
         self.bos_id = bos_id
         self.eos_ids = tuple(sorted(set(eos_ids)))
         self.special = dict(special or {})  # role (bos, eos, unk, sep, pad, cls, mask) -> id
-        self.max_length = max_length  # the limit in the tokenizer's own files; the model may accept fewer tokens
+        self.max_length = max_length  # maximum length in the tokenizer's own files; the model may accept fewer tokens
         self.truncate_left = truncate_left
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
@@ -97,13 +99,13 @@ class Tokenizer:
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
         self._decoding = Decoding.of(backend, self.added)
-        # ids of known words (_by_words), or None if tokens may span spaces
+        # Word -> ids, filled by _by_words(). None if a token may contain a space.
         self._words: dict[str, tuple[int, ...]] | None = {} if ends_at_spaces(backend) else None
 
     @property
     def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The special tokens before and after a text, as the vocabulary spells them. An id that the vocabulary lacks is shown as "#508",
-        for example."""
+        """The special tokens before and after a text, as the vocabulary spells them. An id that the vocabulary lacks is shown in the form
+        "#508"."""
 
         def spelt(part: tuple[int, ...]) -> tuple[str, ...]:
             return tuple(self.token(i) if 0 <= i < self.vocab_size else f"#{i}" for i in part)
@@ -114,8 +116,8 @@ class Tokenizer:
     # ---- text to ids
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
-        """Returns the ids of a text. parse_special: if False, control tokens that the text spells are treated as plain text (for texts from
-        users)."""
+        """Returns the ids of a text. parse_special: if False, control tokens that the text spells are tokenized as plain text (for texts
+        from users)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         with no_panic("tokenising"):
@@ -126,7 +128,7 @@ class Tokenizer:
         return _int32(ids)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
-        """Returns the ids of one text that is given in parts. Each part has its own parse_special, which can be True for a template's part
+        """Returns the ids of one text that is passed in parts. Each part has its own parse_special, which can be True for a template's part
         and False for a user's part."""
         parts = list(parts)
         for text, _ in parts:
@@ -157,7 +159,7 @@ class Tokenizer:
         return self._batch(self._bodies(texts), self._single if add_special else _NOTHING, truncate_to)
 
     def encode_placed(self, texts: Sequence[str], truncate_to: int | None = None) -> TokenBatch:
-        """Like encode_batch(), but also returns the place of each token in its text."""
+        """Like encode_batch(), but also returns the position of each token in its text."""
         texts = self._checked(texts)
         with no_panic("tokenising"):
             if threads.run():
@@ -178,8 +180,8 @@ class Tokenizer:
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        # The ends are collected in a list, because each call of a numpy function takes microseconds while an engine's data fills the
-        # caches. That is a twentieth of the time for one sentence.
+        # The ends are collected in a list and not in an array: each call of a numpy function takes microseconds while an engine's data fill
+        # the caches, a twentieth of the time for one sentence.
         ends = [0]
         for body in bodies:
             flat.extend(before)
@@ -204,7 +206,7 @@ class Tokenizer:
                 raise TypeError(f"pairs[{i}] must be two texts, found {type(pair).__name__}")
         layout = self._pair
         texts = list(chain.from_iterable(pairs))
-        unique = list(dict.fromkeys(texts))  # a query is in the pairs of all its documents, and is tokenized once
+        unique = list(dict.fromkeys(texts))  # each text once: a query is in the pairs of all its documents
         body_of = dict(zip(unique, self._bodies(unique), strict=True))
         bodies = [body_of[text] for text in texts]
         room = _room(truncate_to, layout.count)
@@ -238,8 +240,8 @@ class Tokenizer:
         return stream.step(ids) + stream.flush()
 
     def decode_stream(self, skip_special: bool = True) -> DecodeStream:
-        """Returns a stream that decodes ids as they arrive. Each step() returns the text that its ids complete. The results of all steps,
-        followed by that of flush(), are the text of decode().
+        """Returns a stream that decodes ids while they arrive. Each step() returns the text that its ids complete. The results of all steps
+        and of flush(), joined, are the text that decode() returns.
 
         An id without a token becomes U+FFFD. A model can generate such an id if its output has more rows than its tokenizer has tokens."""
         return self._stream(skip_special)
@@ -256,7 +258,7 @@ class Tokenizer:
 
     @property
     def unknown_id(self) -> int | None:
-        """The id of the token for text that no other token spells, or None if this kind of tokenizer has no such token."""
+        """The id of the token for text that no other token matches, or None if this kind of tokenizer has no such token."""
         return unknown_id(self.backend)
 
     @property
@@ -265,18 +267,18 @@ class Tokenizer:
         return self._decoding.kind != "other"
 
     def piece(self, index: int) -> bytes | None:
-        """Returns the bytes of a token, or None if there is no token with this id. Requires has_bytes."""
+        """Returns the bytes of a token, or None if there is no token with this id. has_bytes must be true."""
         return None if self.backend.id_to_token(index) is None else self._decoding.piece(index, strict=True)
 
     def token_bytes(self, index: int) -> bytes:
-        """Returns the bytes that a token stands for in a text, behind another token. If there is no token with this id, they are those of
-        U+FFFD."""
+        """Returns the bytes that a token adds to a text when it follows another token. If there is no token with this id, returns the bytes
+        of U+FFFD."""
         if index in self.special_ids:
             return self.added[index].content.encode()
         if self.has_bytes:
             return self._decoding.piece(index, strict=False)
         stream = self.decode_stream()
-        stream.step([index])  # a token has another text at the beginning of a text, so the token itself comes before it
+        stream.step([index])  # the same token first, because a token's bytes may differ at the beginning of a text
         return stream.step([index]).encode()
 
     def id(self, token: str) -> int | None:
@@ -293,7 +295,7 @@ class Tokenizer:
 
     @cached_property
     def control(self) -> ControlTokens:
-        """Finds the special tokens in texts."""
+        """An object that finds the special tokens in texts."""
         return ControlTokens(self.added)
 
     @cached_property
@@ -303,10 +305,10 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tuple[Backend, str, dict[int, int]]:
-        """A tokenizer with the same model (shared, not copied) that treats control tokens in a text as plain text.
+        """A tokenizer with the same model (shared, not copied) that tokenizes control tokens in a text as plain text.
 
-        It knows the control tokens under other names, which begin with random characters. The value is (tokenizer, these random characters,
-        a dict from the tokenizer's ids to the original ids)."""
+        In this tokenizer, the control tokens have other names, which begin with random characters. The value is (tokenizer, these random
+        characters, a dict from the tokenizer's ids to the original ids)."""
         with exit_waits:
             plain = Backend(self.backend.model)
             for part in ("normalizer", "pre_tokenizer"):
@@ -315,7 +317,7 @@ class Tokenizer:
             return plain, *with_own_tokens(self.added, plain)
 
     def _checked(self, texts: Sequence[str]) -> list[str]:
-        """Returns the texts as a list. Raises TypeError or ValueError for what is not a text."""
+        """Returns the texts as a list. Raises TypeError or ValueError if an element is not a valid text."""
         for i, text in enumerate(texts):
             _check_text(text, f"texts[{i}]")
         check_memory(TEXT_MEMORY * sum(map(len, texts)), f"tokenising {len(texts)} texts")
@@ -340,9 +342,9 @@ class Tokenizer:
             return [self.backend.encode(text, add_special_tokens=False).ids for text in texts]
 
     def _by_words(self, texts: list[str], known: dict[str, tuple[int, ...]]) -> list[list[int]]:
-        """Tokenizes texts word by word, for tokenizers in which no token spans a space. Each word is tokenized once and then looked up. If
-        all words are known, 10,000 sentences take 0.31 of the time that _in_whole() takes. If all words are new, they take the same time.
-        Two threads may store the same word, but this does no harm, because the ids are equal."""
+        """Tokenizes texts word by word, for tokenizers in which no token contains a space. Each word is tokenized once and then looked up.
+        If all words are known, 10,000 sentences take 0.31 of the time of _in_whole(). If all words are new, they take the same time. Two
+        threads may store the same word, which does no harm, because the ids are equal."""
         words = [str.split(text, " ") for text in texts]
         different = set(chain.from_iterable(words))
         new = [word for word in different if word not in known]
@@ -355,7 +357,7 @@ class Tokenizer:
             if len(known) + len(kept) <= WORDS:
                 known.update(kept)
             elif len(kept) <= WORDS:
-                self._words = kept  # the cache was full, so it starts again with the words of this call
+                self._words = kept  # the cache was full, so it is replaced by the words of this call
         return [list(chain.from_iterable(map(ids_of.__getitem__, each))) for each in words]
 
     def _cut(self, ids: list[T], most: int | None) -> list[T]:
@@ -365,7 +367,7 @@ class Tokenizer:
 
 
 def layouts_of(backend: Backend) -> tuple[_Layout, _Layout]:
-    """Returns the special tokens around one text, and around the two texts of a pair."""
+    """Returns the special tokens around a single text, and those around the two texts of a pair."""
     probe = next((t for t in ("a", "1", ".", "\u4e00") if backend.encode(t, add_special_tokens=False).ids), None)
     if probe is None:
         return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
@@ -418,8 +420,8 @@ def _room(truncate_to: int | None, special: int) -> int | None:
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Returns how many tokens to keep of each text in a pair. First the longer text is cut, to the length of the shorter one at most. If
-    this is not enough, both texts are cut to equal lengths. An odd token goes to the longer text."""
+    """Returns the number of tokens to keep of each text in a pair. First the longer text is cut, at most to the length of the shorter one.
+    If this is not enough, both texts are cut to equal lengths. If the number is odd, the longer text keeps one token more."""
     if first + second <= room:
         return first, second
     short = min(first, second)

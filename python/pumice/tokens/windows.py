@@ -1,4 +1,4 @@
-"""Texts as windows of token ids, for perplexity(), compare() and calibration."""
+"""Divides texts into windows of token ids, for perplexity(), compare() and calibration."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 Int32 = npt.NDArray[np.int32]
 
-WINDOW = 512  # tokens of a window, as in llama.cpp's llama-perplexity
+WINDOW = 512  # number of tokens in a window, as in llama.cpp's llama-perplexity
 
 
 def windows_of(ids: Int32, size: int, bos: int | None) -> Iterator[Int32]:
-    """Yields the windows of a text: `size` tokens each, one after the other. The tokens behind the last whole window are left out. A text
-    that is shorter than a window is a window.
+    """Yields the windows of a text: successive pieces of `size` tokens. The tokens after the last whole window are left out. A text that is
+    shorter than a window is a window.
 
-    bos: the id that replaces the first token of each window, or None if the model's texts begin with none. llama-perplexity does the same
-    (llama.cpp, tools/perplexity/perplexity.cpp)."""
+    bos: the id that replaces the first token of each window, or None if the model's texts begin without a bos token. llama-perplexity does
+    the same (llama.cpp, tools/perplexity/perplexity.cpp)."""
     if len(ids) < size:
         yield ids
         return

@@ -1,7 +1,6 @@
-"""How byte-level BPE splits texts into words: a row for each name that tokenizer.ggml.pre may have.
+"""How byte-level BPE splits texts into words: one row for each split, with the names that tokenizer.ggml.pre may have for it.
 
-A split pattern is the one in the tokenizer.json of the model that gave the split its name, as listed in ggml-org/llama.cpp,
-src/llama-vocab.cpp.
+The patterns come from the tokenizer.json of the model that gave the split its name, as listed in ggml-org/llama.cpp, src/llama-vocab.cpp.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ _CASED = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
 )
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# Each digit is a word, and the texts between digits are split as GPT-2's. Two patterns, r"\p{N}" and then _GPT2, give the same words in 1.8
-# times the time: 1.2 s for a mebibyte of digits.
+# Each digit is a word, and GPT-2's pattern splits the text between digits. Two patterns, r"\p{N}" and then _GPT2, would give the same words
+# in 1.8 times the time: 1.2 s for a mebibyte of digits.
 _GPT2_DIGITS = r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
 _LLAMA3 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
 _QWEN2 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
@@ -25,7 +24,7 @@ _TEKKEN = _CASED % ("", "") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
 _GPT4O = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
 _SEED_CODER = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + _TAIL
 _MINICPM5 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
-# Without _CONTRACTION, because Turkish suffixes stay with their apostrophe.
+# Without _CONTRACTION, because Turkish suffixes stay in one word with their apostrophe.
 _UFAKZEKA = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
 _EXAONE_MOE = (
     _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -38,11 +37,11 @@ _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _WORDS_AND_SIGNS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
 _DEEPSEEK3_WORDS = _WORDS_AND_SIGNS + r"[\r\n]*|" + _TAIL
 _SPARK_WORDS = _WORDS_AND_SIGNS + r"|[\r\n]|\s+(?!\S)|\s+"
-# Matches digits in groups of three, counted from the right. If every group looked ahead to the end of the number, long numbers would take
-# quadratic time. So only the first group looks ahead, if it has one or two digits.
+# Matches groups of three digits, counted from the right. If every group looked ahead to the end of the number, long numbers would take
+# quadratic time. So only a first group of one or two digits looks ahead.
 _THREES = r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})++(?!\p{N}))|\p{N}{1,3}"
 _ASCII_THREES = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))|\d{3}(?=\d)"
-_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # splits only numbers that no letter follows
+_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # splits only numbers that are not followed by a letter
 _ASIAN = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e00-\u0e7f\u0e80-\u0eff"
     "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
@@ -52,12 +51,12 @@ _YOUTU_SCRIPTS = (
     "[\u3105-\u312f]+|" + _CJK
 )
 _YOUTU_WORDS = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
-# Kimi: a run of Han characters is one word, and one rule covers the words of all other scripts.
+# The pattern of Kimi: a run of Han characters is one word, and one rule covers the words of all other scripts.
 _KIMI = r"[\p{Han}]+|" + _CASED.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]") % (_CONTRACTION + "?", _CONTRACTION + "?")
 _KIMI += r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
 _CHAMELEON = ("<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2)
 _DEEPSEEK_LETTERS = (
-    (  # Unicode's letters with case, as deepseek-llm's tokenizer.json lists them
+    (  # Unicode's letters that have case, as deepseek-llm's tokenizer.json lists them
         r"\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d"
         r"\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd"
         r"\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59"
@@ -80,15 +79,15 @@ class Split:
     """How byte-level BPE splits a text into words. Each pattern splits the pieces that the previous pattern made."""
 
     patterns: tuple[str, ...]
-    ignore_merges: bool = False  # a word that is a token stays whole, even if no merges lead to it
-    add_bos: bool = False  # the default if the file has no tokenizer.ggml.add_bos_token
-    nfc: bool = False  # normalise to NFC, because the model's tokenizer.json does so and GGUF has no key for it
-    bos: bool = True  # whether there is a bos token if the file names none
-    double_separator: bool = False  # a separator follows the end token between the texts of a pair, unless add_sep_token is false
-    ranked: bool = False  # a tiktoken vocabulary, whose ids are merge ranks; the ranks are used if a file has no merges
-    raw: bool = False  # tokens are plain UTF-8 with U+2581 for a space and <0x..> for bytes, not GPT-2's alphabet
-    drop_spaces: bool = False  # characters between words are dropped
-    force_bos: bool = False  # add a bos token even if the file says no, because the model needs it
+    ignore_merges: bool = False  # whether a word that is a token stays whole, even if no merges produce it
+    add_bos: bool = False  # whether texts begin with a bos token if the file has no tokenizer.ggml.add_bos_token
+    nfc: bool = False  # whether texts are normalised to NFC, as in the model's tokenizer.json; GGUF has no key for it
+    bos: bool = True  # whether a bos token exists if the file names none
+    double_separator: bool = False  # whether a separator follows the end token between the texts of a pair, unless add_sep_token is false
+    ranked: bool = False  # whether this is a tiktoken vocabulary, whose ids are merge ranks; the ranks are used if a file has no merges
+    raw: bool = False  # whether tokens are plain UTF-8 with U+2581 for a space and <0x..> for bytes, instead of GPT-2's alphabet
+    drop_spaces: bool = False  # whether characters between words are dropped
+    force_bos: bool = False  # whether a bos token is added even if the file forbids it, because the model needs it
 
 
 _ROWS: tuple[tuple[str, Split], ...] = (
@@ -137,5 +136,5 @@ _ROWS: tuple[tuple[str, Split], ...] = (
     ("sarvam-moe", Split((_LINES,), raw=True)),
     ("whitespace", Split((r"\s+",), raw=True, drop_spaces=True)),
 )
-# Maps tokenizer.ggml.pre to a Split. To add another name for a known split, add a word to its row above. To add a new split, add a row.
+# tokenizer.ggml.pre -> Split. To add a name for a known split, add a word to its row above. To add a new split, add a row.
 SPLITS: dict[str, Split] = {name: split for names, split in _ROWS for name in names.split()}
