@@ -1,4 +1,4 @@
-"""A server for models: `pumice serve` on the command line, app() for an ASGI server of one's own. Needs the extra [serve]."""
+"""A server for models: `pumice serve` on the command line, and app(), whose result any ASGI server can run. Needs the extra [serve]."""
 
 from __future__ import annotations
 

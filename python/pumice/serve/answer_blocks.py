@@ -1,5 +1,5 @@
-"""An answer as a row of blocks, each a piece of reasoning, of text, or one tool call. /v1/responses calls them items, /v1/messages content
-blocks. A whole answer and a streamed one are made by the same code, so they cannot differ."""
+"""An answer as a sequence of blocks. Each block is a piece of reasoning, a piece of text, or one tool call. /v1/responses calls them items,
+and /v1/messages content blocks. The same code makes whole and streamed answers, so they cannot differ."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .conversations import Answering
 
 @dataclass
 class Block:
-    """One block. place: its position in the answer. parts: its text; of a call, the text of the arguments as JSON. id, name: of a call.
+    """One block. place: its index in the answer. parts: its text; for a call, the text of the arguments as JSON. id, name: those of a call.
 
-    called: the call, once it is complete. failed: why the text turned out to be no call. Such a block was already streamed, and its text
-    follows as content. cut: the answer ended inside this block. logprobs: of a block of content, an entry for each token, if they are asked
-    for."""
+    called: the call, when it is complete. failed: why the text turned out to be no call. Such a block was already streamed, and its text
+    follows as content. cut: whether the answer ended inside this block. logprobs: for a block of content, one entry per token, if the
+    request wants log-probabilities."""
 
     kind: Kind
     place: int
@@ -39,7 +39,7 @@ class Block:
 
 
 class Change(NamedTuple):
-    """What happens to a block: it begins, gets more text (and the entries of more tokens), or ends."""
+    """An event of a block: it begins, grows by some text (and by the entries of some tokens), or ends."""
 
     what: Literal["begins", "grows", "ends"]
     block: Block
@@ -51,15 +51,15 @@ class Blocks:
     """The blocks of one answer, made from its chunks. At most one block is open at a time."""
 
     def __init__(self, entries: Callable[[Chunk], list[Any]] = lambda _: []) -> None:
-        """entries: returns an entry with the log-probability of each token of a chunk, or [] if they are not asked for."""
+        """entries: a function that returns the log-probability entry of each token of a chunk, or [] if the request wants none."""
         self.all: list[Block] = []
         self._entries = entries
         self._open: Block | None = None
-        self._calls: dict[str, Block] = {}  # by the call's id
-        self._by_index: dict[int, Block] = {}  # by the call's index
+        self._calls: dict[str, Block] = {}  # id of a call -> its block
+        self._by_index: dict[int, Block] = {}  # index of a call -> its block
 
     def changes(self, chunk: Chunk) -> list[Change]:
-        """Takes the next chunk. Returns what it changes."""
+        """Processes the next chunk. Returns the changes of blocks that it causes."""
         found: list[Change] = []
         for index, reason in chunk.call_errors:
             block = self._by_index[index]
@@ -113,7 +113,7 @@ class Blocks:
 
 
 async def changes_of(call: Call, answering: Answering, blocks: Blocks) -> AsyncIterator[list[Change]]:
-    """Reads an answer to its end. Yields what each chunk changes, and counts the chunk for the metrics."""
+    """Receives an answer to its end. Yields the changes that each chunk causes, and counts the chunk for the metrics."""
     async for chunk in answering.stream:
         call.count(chunk)
         if found := blocks.changes(chunk):
@@ -121,7 +121,8 @@ async def changes_of(call: Call, answering: Answering, blocks: Blocks) -> AsyncI
 
 
 async def whole(call: Call, answering: Answering, blocks: Blocks) -> tuple[list[Block], ChatResult]:
-    """Waits for the end of an answer. Returns its blocks and its result. What turned out to be no call is content alone."""
+    """Waits for the end of an answer. Returns its blocks and its result. Blocks that turned out to be no call are left out; their text is
+    content."""
     async with answering.stream:
         async for _ in changes_of(call, answering, blocks):
             pass

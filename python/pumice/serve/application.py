@@ -1,4 +1,4 @@
-"""The ASGI application: paths, and what stands before all of them (keys, Host, browsers)."""
+"""The ASGI application: its paths, and the middleware before all of them (keys, Host, browsers)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .guard import Guard
 from .server import Server
 from .settings import Settings
 
-# Each path: methods, handler, dialect of its errors.
+# (method, path, handler, dialect of its errors).
 PATHS: tuple[tuple[str, str, Handler, Dialect], ...] = (
     ("POST", "/v1/chat/completions", chat_completions.chat, "openai"),
     ("POST", "/v1/completions", completions.complete, "openai"),
@@ -48,8 +48,8 @@ PATHS: tuple[tuple[str, str, Handler, Dialect], ...] = (
 def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any) -> Starlette:
     """Returns the ASGI application that serves models.
 
-    models: by name, a Model, or what load() takes (a path or a hub id).
-    load: by name, the keywords of load() for models that are not loaded yet.
+    models: name -> a Model, or the source that load() takes (a path or a hub id).
+    load: name -> keywords of load(), for models that are not loaded yet.
     settings: the fields of pumice.serve.Settings."""
     known = {each.name for each in fields(Settings)}
     for name in settings:
@@ -71,7 +71,7 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
 
     routes = [Route(path, Endpoint(server, path, handler, dialect), methods=[method]) for method, path, handler, dialect in PATHS]
     middleware = [Middleware(Guard, server=server)]
-    if server.settings.cors_origins:  # before Guard, so that a page can read why it was refused
+    if server.settings.cors_origins:  # runs before Guard, so that a page can read why it was refused
         origins = list(server.settings.cors_origins)
         middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]))
     application = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)

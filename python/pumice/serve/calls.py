@@ -1,8 +1,8 @@
-"""One request and its answer. A handler gets a Call: it reads the body, and answers with JSON or with a stream of events.
+"""One request and its answer. A handler gets a Call, with which it parses the body, and answers with JSON or with a stream of events.
 
-A client may leave at any time. ASGI tells this only to a task that awaits receive(), and a handler that awaits a model does not. So a
-second task awaits receive() beside each handler and cancels it. This works in the same way under each ASGI server and for each kind of
-answer."""
+A client may leave at any time. ASGI tells this only to a task that awaits receive(). A handler that awaits a model does not. So a second
+task awaits receive() beside each handler, and cancels the handler when the client leaves. This works in the same way under each ASGI server
+and for each kind of answer."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 
-# Keys of an ASGI scope, in which Guard puts a request's id, and an empty list to which the endpoint adds its Call.
+# Keys of an ASGI scope. Under them, Guard stores the request's id, and an empty list to which the endpoint appends its Call.
 REQUEST_ID, CALL = "pumice.request_id", "pumice.call"
-GONE = 499  # what the log and the metrics say of a request whose client left; nginx has this number for it
-# Bodies of more bytes are translated in a thread: a grammar of 55 KiB takes up to 72 ms, one of 4 KiB some 5.
+GONE = 499  # status in the log and the metrics for a request whose client left; the number is nginx's
+# Larger bodies are translated in a thread, because a grammar of 55 KiB takes up to 72 ms. One of 4 KiB takes about 5 ms.
 TRANSLATED_IN_PLACE = 4 << 10
-WHOLE_SECONDS = 0.25  # chunks of an answer that is sent as a whole come so far apart: they only count for the metrics
-IN_PLACE = 64 << 10  # bodies and answers of up to this many bytes are parsed and written in the event loop: 64 KiB take 0.3 ms
+WHOLE_SECONDS = 0.25  # least time between chunks of an answer that is sent as a whole, because these chunks only matter for the metrics
+IN_PLACE = 64 << 10  # maximum size of bodies and answers that are parsed and written in the event loop; 64 KiB take 0.3 ms
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
 class ClientGone(Exception):
-    """The client closed the connection."""
+    """Raised when the client has closed the connection."""
 
 
 def dumped(value: Any) -> bytes:
-    """Returns a value as JSON in UTF-8. Numpy arrays become lists of numbers. Raises ValueError for a value that is nested too deep."""
+    """Returns a value as JSON in UTF-8. Numpy arrays become lists of numbers. Raises ValueError if the value is nested too deep."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError as error:
-        # orjson writes no whole number of more than 64 bits, no half of a surrogate pair, and at most 254 levels. The arguments of a
-        # call that a model wrote may have the first two, and a client may send 1,024 levels of what a response gives back.
+        # orjson refuses integers of more than 64 bits, halves of surrogate pairs, and more than 254 levels. The arguments of a call that a
+        # model wrote may have the first two, and a client may send a value of 1,024 levels that the response must repeat.
         try:
             return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
         except RecursionError:
@@ -65,7 +65,7 @@ def dumped(value: Any) -> bytes:
 
 
 class Call:
-    """One request. `begun` is set by a handler once the request has been checked and admitted: what fails later is not its fault."""
+    """One request. A handler sets `begun` when the request has been checked and admitted. Errors after that are not the request's fault."""
 
     def __init__(self, server: Server, scope: Mapping[str, Any], receive: Receive, send: Send, dialect: Dialect) -> None:
         self.server, self.scope, self.dialect = server, scope, dialect
@@ -74,18 +74,18 @@ class Call:
         self.id: str = scope.get(REQUEST_ID) or new_id("req_")
         self.begun = False
         self.started = time.monotonic()
-        self.status: int | None = None  # of the answer; None before its first byte
+        self.status: int | None = None  # HTTP status of the answer; None before its first byte
         self.model: str | None = None  # the model's name, once it is known
         self.over = False
-        self._heard: float | None = None  # when the last chunk with tokens came
-        self._held = 0  # bytes of the body, which count towards Settings.max_bodies
+        self._heard: float | None = None  # time of the last chunk with tokens, or None
+        self._held = 0  # number of bytes of the body, which count towards Settings.max_bodies
         self.body = b""
-        self._fields: Fields | None = None  # the table of the body
-        self._given: Collection[str] = ()  # the names of the body's fields, once they are checked
-        self._streams = False  # whether the body asks for a stream
-        self.work: asyncio.Task[Any] | None = None  # what is done for the request now
-        self.ended_by: Refused | None = None  # why the server ended it
-        self._stream: AsyncStream | None = None  # what the model generates for it
+        self._fields: Fields | None = None  # the table by which the body was checked
+        self._given: Collection[str] = ()  # names of the fields that the body has, once it is checked
+        self._streams = False  # whether the body requests a stream
+        self.work: asyncio.Task[Any] | None = None  # the task that works on the request now
+        self.ended_by: Refused | None = None  # the error with which the server ended the request, or None
+        self._stream: AsyncStream | None = None  # the stream of what the model generates for the request, or None
 
     # ---------------------------------------------------------------- the body
     async def read(self, fields: Fields) -> Read:
@@ -110,8 +110,8 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def using(self, read: Read) -> AsyncIterator[Served]:
-        """Keeps the model that a body names in memory until the block ends, and loads it if it is not there. Calls of the model in it
-        have to begin within Settings.max_wait seconds. Raises Refused."""
+        """Keeps the model that a body names in memory until the block ends, and loads it first if necessary. Calls of the model in the
+        block must begin within Settings.max_wait seconds. Raises Refused."""
         self.model = read["model"]
         async with self.server.models.use(read["model"]) as served:
             self.model = served.name
@@ -119,11 +119,11 @@ class Call:
                 yield served
 
     async def translated(self, work: Callable[..., T], *args: Any) -> T:
-        """Returns work(*args), which takes as long as the body is large. So a thread does it for a large one."""
+        """Returns work(*args). Its duration depends on the size of the body, so a thread runs it if the body is large."""
         return await self.server.aside(work, *args) if len(self.body) > TRANSLATED_IN_PLACE else work(*args)
 
     async def receive_body(self) -> None:
-        """Receives the body. Raises Refused if it is too large or too slow, and ClientGone."""
+        """Receives the body. Raises Refused if it is too large or arrives too slowly, and ClientGone if the client leaves."""
         settings = self.server.settings
         if (length := self.headers.get("content-length", "")).isdecimal() and len(length) < 20 and int(length) > settings.max_body:
             raise self._too_large()
@@ -153,7 +153,7 @@ class Call:
         self.body = b"".join(parts)
 
     def _finish(self, work: asyncio.Task[Any]) -> None:
-        """Raises the error of a task that has ended, or why it was ended."""
+        """Raises the error of a task that has ended, or the error with which the server has ended it."""
         if work.cancelled():
             raise self.ended_by or ClientGone
         work.result()
@@ -162,10 +162,10 @@ class Call:
         return Refused(413, f"the body is larger than {self.server.settings.max_body} bytes, the most that this server takes")
 
     def release(self) -> None:
-        """Gives back what the request holds, once it is over, and counts what is known only then."""
+        """Frees the memory that the request holds when it is over, and counts the figures that are known only then."""
         found = None if self._stream is None else self._stream.result
         if found is not None and self.model is not None:
-            # The timings are those of the whole call, so each of its results has the same ones.
+            # The timings are those of the whole call, so all its results have the same ones.
             self.server.metrics.generated(self.model, (found[0] if isinstance(found, list) else found).timings)
         self.server.held_bytes -= self._held
         self._held, self.body = 0, b""
@@ -173,7 +173,8 @@ class Call:
     # ---------------------------------------------------------------- its life
     @contextlib.contextmanager
     def _limited_wait(self) -> Iterator[None]:
-        """Ends the request with 503 if a model does not begin within Settings.max_wait seconds with a call that is made in the block."""
+        """In this block, ends the request with 503 if a call that it makes of a model does not begin to run within Settings.max_wait
+        seconds."""
         loop, most = asyncio.get_running_loop(), self.server.settings.max_wait
         timer: asyncio.TimerHandle
 
@@ -193,31 +194,31 @@ class Call:
                 timer.cancel()
 
     def admitted(self, stream: AsyncStream) -> None:
-        """Says that the request has been checked and admitted, and is answered by a stream."""
+        """Records that the request has been checked and admitted, and that a stream will answer it."""
         self.begun, self._stream = True, stream
 
     def end(self, failure: Refused) -> None:
-        """Ends the request with an error: as its answer, or as the last event of a stream."""
+        """Ends the request with an error, which becomes its answer, or the last event of its stream."""
         if self.work is not None and not self.work.done() and self.ended_by is None:
             self.ended_by = failure
             self.work.cancel()
 
     # ---------------------------------------------------------------- figures
     def count(self, chunk: Chunk) -> None:
-        """Counts a chunk of the answer for the metrics: the time to the first token, and that between tokens."""
+        """Counts a chunk of the answer for the metrics: the time to the first token, and the time between tokens."""
         now = time.monotonic()
         if len(chunk.ids) and self.model is not None:
             self.server.metrics.tokens(self.model, len(chunk.ids), now - (self._heard or self.started), first=self._heard is None)
             self._heard = now
 
     def count_texts(self, texts: int, tokens: int) -> None:
-        """Counts texts that an encoder read."""
+        """Counts texts that an encoder has computed."""
         if self.model is not None:
             self.server.metrics.texts(self.model, texts, tokens)
 
     # ---------------------------------------------------------------- the answer
     async def answer(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Answers with JSON. Large values are written in a thread."""
+        """Answers with JSON, which a thread writes, because the value may be large."""
         await self.send(await self.server.aside(dumped, value), status, "application/json", headers)
 
     async def answer_small(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
@@ -235,14 +236,14 @@ class Call:
         self.over = True
 
     async def send_message(self, message: Message) -> None:
-        """Sends a message of ASGI. Raises ClientGone if the server says that the client has left (ASGI 2.4)."""
+        """Sends an ASGI message. Raises ClientGone if the ASGI server reports that the client has left (ASGI 2.4)."""
         try:
             await self._sends(message)
         except OSError:
             raise ClientGone from None
 
     def named(self) -> dict[str, str]:
-        """Returns the headers with the request's id. Anthropic's client reads it under a name of its own."""
+        """Returns the headers with the request's id. For Anthropic's client there is one with another name."""
         return {"x-request-id": self.id, **({"request-id": self.id} if self.dialect == "anthropic" else {})}
 
     async def refuse(self, failure: Refused) -> None:
@@ -250,7 +251,7 @@ class Call:
         await self.answer_small(body_of(failure, self.dialect, self.id), status_of(failure, self.dialect), headers_of(failure))
 
     def name_fields(self, failure: Refused) -> None:
-        """Puts the body's fields into a failure in place of the keywords of the Python call, which an error of it names."""
+        """Replaces the keywords of the Python call, which its error names, by the names of the body's fields."""
         if self._fields is not None and failure.param is not None:
             failure.message = self._fields.in_its_words(failure.message, self._given)
             failure.param = self._fields.field_of(failure.param, self._given)
@@ -258,7 +259,8 @@ class Call:
     def events(self, failed: Callable[[Refused], bytes], ping: bytes = b": ping\n\n") -> Events:
         """Begins a stream of events: `async with call.events(...) as out`.
 
-        failed: returns what is sent if the handler fails after the first byte. ping: what is sent while the stream is silent."""
+        failed: a function that returns the bytes to send if the handler fails after the first byte. ping: the bytes to send while the
+        stream is silent."""
         return Events(self, failed, ping)
 
     async def gone(self) -> None:
@@ -272,10 +274,10 @@ class Events:
 
     def __init__(self, call: Call, failed: Callable[[Refused], bytes], ping: bytes) -> None:
         self._call, self._failed, self._ping = call, failed, ping
-        self._last = time.monotonic()  # when the last event was sent
-        self._since: float | None = None  # when a send began that still waits for the client
+        self._last = time.monotonic()  # time at which the last event was sent
+        self._since: float | None = None  # time at which a send began that still waits for the client, or None
         self._task: asyncio.Task[None] | None = None
-        self._left = False  # whether the block was left
+        self._left = False  # whether the `async with` block has ended
 
     async def __aenter__(self) -> Events:
         call = self._call
@@ -288,13 +290,13 @@ class Events:
         return self
 
     async def send(self, event: bytes) -> None:
-        """Sends events. Waits while the client takes no more bytes."""
+        """Sends events. Waits while the client does not receive bytes."""
         self._since = time.monotonic()
         await self._call.send_message({"type": "http.response.body", "body": event, "more_body": True})
         self._since, self._last = None, time.monotonic()
 
     async def _watch(self, owner: asyncio.Task[Any]) -> None:
-        """Sends a comment where the stream is silent, and cancels it where the client takes nothing."""
+        """Sends a comment if the stream is silent. Cancels the stream's task if the client receives nothing."""
         settings = self._call.server.settings
         while True:
             now = time.monotonic()
@@ -307,7 +309,7 @@ class Events:
                     blocked = True
                 except ClientGone:
                     return
-                if self._left:  # up to Python 3.11, wait_for() drops a cancellation that comes together with its result
+                if self._left:  # up to Python 3.11, wait_for() drops a cancellation that arrives together with its result
                     return
                 silent = 0.0
             if blocked:
@@ -338,7 +340,7 @@ class Events:
 
 
 class Endpoint:
-    """An ASGI application that answers one path: runs a handler, watches the client, and turns exceptions into answers."""
+    """An ASGI application that answers one path: it runs a handler, watches the client, and converts exceptions to answers."""
 
     def __init__(self, server: Server, name: str, handler: Handler, dialect: Dialect = "openai") -> None:
         self._server, self.name, self._handler, self._dialect = server, name, handler, dialect
@@ -366,10 +368,11 @@ class Endpoint:
             failure = failure_of(error, call.begun, self._server.retry_after(call.model))
             self._server.log_failure(call, failure, error)
             if call.status is None:
-                if failure is not error:  # a Refused names fields itself
+                if failure is not error:  # a Refused has the names of fields already
                     call.name_fields(failure)
                 await call.refuse(failure)
-            # Otherwise a part of the answer is sent. The connection then ends before the answer's end, which the client can tell.
+            # Otherwise a part of the answer has been sent. The connection then ends before the end of the answer, by which the client
+            # notices the error.
 
     async def _beside_client(self, call: Call) -> None:
         """Runs the handler, and cancels it if the client leaves."""
@@ -377,7 +380,7 @@ class Endpoint:
         gone = asyncio.create_task(call.gone())
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:  # also if this task is cancelled, as servers do when they stop
+        finally:  # runs also if this task is cancelled, which servers do when they stop
             gone.cancel()
             if not work.done():
                 work.cancel()

@@ -18,11 +18,11 @@ from .settings import Settings
 
 DONE = b"data: [DONE]\n\n"
 MOST_LOGPROBS = 20
-_REASONING = ("max_tokens", "effort", "enabled")  # the entries of `reasoning` that have an effect
+_REASONING = ("max_tokens", "effort", "enabled")  # the entries of the field `reasoning` that have an effect
 
 
 def fields(settings: Settings) -> Fields:
-    """Returns the table of fields."""
+    """Returns the table of the body's fields."""
     most = {"type": "integer", "minimum": 1}
     return Fields(
         (
@@ -77,7 +77,7 @@ def fields(settings: Settings) -> Fields:
 
 
 def asked_of(read: Any) -> Asked:
-    """Translates a checked body."""
+    """Converts a checked body to an Asked."""
     left_out: list[str] = []
     tools = openai_tools(read["tools"] or (), left_out)
     choice, tools = chosen(read["tool_choice"], tools)
@@ -115,7 +115,7 @@ def asked_of(read: Any) -> Asked:
 
 
 def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
-    """Returns the numbers of tokens of all answers."""
+    """Returns the numbers of tokens of all answers together."""
     prompt, new = results[0].prompt_tokens, sum(len(result.ids) for result in results)
     reasoning = sum(result.kind_tokens.get("reasoning", 0) for result in results)
     return {
@@ -128,14 +128,14 @@ def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
 
 
 def report_of(results: Sequence[ChatResult], ignored: Sequence[str]) -> dict[str, Any]:
-    """Returns what only pumice says of an answer: its seed, its times, what had no effect, and whether max_reasoning_tokens ended the
-    reasoning (of any of n answers)."""
+    """Returns what only pumice reports about an answer: its seed, its times, fields without effect, and whether max_reasoning_tokens has
+    ended the reasoning (of any of n answers)."""
     cut = any(result.reasoning_cut for result in results)
     return {"seed": results[0].seed, "timings": dict(results[0].timings), "ignored": list(ignored), "reasoning_cut": cut}
 
 
 def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any) -> dict[str, Any]:
-    """Returns OpenAI's logprobs of some tokens."""
+    """Returns the log-probabilities of some tokens in OpenAI's form."""
 
     def entry(token: bytes, logprob: float) -> dict[str, Any]:
         # JSON has no infinity. OpenAI writes -9999 for a token that cannot occur.
@@ -152,12 +152,12 @@ def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprob
 
 
 def cut_of(cut: bool) -> dict[str, Any]:
-    """Returns the entry of a choice that says that max_reasoning_tokens ended the reasoning. Other choices have none."""
+    """Returns the entry of a choice whose reasoning max_reasoning_tokens has ended. Returns {} for other choices."""
     return {"reasoning_cut": True} if cut else {}
 
 
 def choice_of(index: int, result: ChatResult, model: Model) -> dict[str, Any]:
-    """Returns one whole answer."""
+    """Returns one whole answer as a choice."""
     message: dict[str, Any] = {"role": "assistant", "content": result.content, "refusal": None}
     if result.reasoning is not None:
         message |= {"reasoning_content": result.reasoning, "reasoning": result.reasoning}
@@ -207,7 +207,7 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
     called: set[int] = set()
     spoken: set[int] = set()
     cut: set[int] = set()
-    # What has no effect is said in the first event, unless the event with the usage says it.
+    # The first event names the fields without effect, unless the event with the usage does.
     report = {"pumice": {"ignored": answering.ignored}} if answering.ignored and not usage else {}
     async with answering.stream as stream, call.events(failed) as out:
         async for chunk in stream:
@@ -229,8 +229,8 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
 
 
 def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> list[dict[str, Any]]:
-    """Returns the choices of the events for a chunk. called: the answers that have called a tool. cut: those
-    whose reasoning the budget has ended."""
+    """Returns the choices of the events for a chunk. called: indices of the answers that have called a tool. cut: indices of the answers
+    whose reasoning max_reasoning_tokens has ended."""
     delta: dict[str, Any] = {}
     if chunk.kind == "reasoning" and chunk.text:
         delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}

@@ -1,4 +1,4 @@
-"""`pumice serve`: its options, and what they mean. Only the standard library is imported before the command runs."""
+"""The options of `pumice serve`, and the settings that they stand for. Only the standard library is imported before the command runs."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _seconds(text: str) -> float:
     return number
 
 
-# How an option's value is read, by the type of its setting.
+# Type of a setting -> function that parses the text of its option.
 _READ: Mapping[str, Callable[[str], Any]] = {"int": _whole, "int | None": _whole, "float": _seconds, "float | None": _seconds}
 
 
 def flags() -> list[Field[Any]]:
-    """Returns the settings of which each has an option of its own name."""
+    """Returns the settings that have an option of their own name."""
     return [each for each in fields(Settings) if "group" in each.metadata]
 
 
@@ -56,7 +56,7 @@ def flag_name(setting: str) -> str:
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Adds the options of `pumice serve`, but for those of loading and sampling, which other commands have, too."""
+    """Adds the options of `pumice serve`, except those of loading and sampling, which other commands have, too."""
     command.add_argument(
         "models",
         nargs="+",
@@ -104,7 +104,7 @@ def _port(text: str) -> int:
 
 # ---------------------------------------------------------------- what the options mean
 def models_of(given: list[str]) -> dict[str, str]:
-    """Returns the models by name. Raises ValueError if two have the same one."""
+    """Returns the models by name. Raises ValueError if two models have the same name."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, source = text.partition("=")
@@ -119,8 +119,8 @@ def models_of(given: list[str]) -> dict[str, str]:
 
 
 def name_of(source: str) -> str:
-    """Returns the name of a model for which none was given: that of its file or folder, or of its repository. Bytes that are not UTF-8 are
-    written as "\\xff", because requests and figures name a model by text."""
+    """Returns the name of a model for which the user gave none: that of its file or folder, or of its repository. Bytes that are not UTF-8
+    are written as "\\xff", because requests and metrics need a name that is text."""
     return os.fsencode(_file_name(source)).decode("utf-8", "backslashreplace")
 
 
@@ -128,13 +128,13 @@ def _file_name(source: str) -> str:
     path = Path(source)
     if path.exists():
         path = path.resolve()
-    elif ":" in source:  # org/name:file
+    elif ":" in source:  # a hub id of the form org/name:file
         return path.name.partition(":")[0]
     return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", path.name)
 
 
 def keys_of(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the keys. Raises ValueError for one that no header can carry, and for a file that is empty or not UTF-8."""
+    """Returns the API keys. Raises ValueError for a key that no header can carry, and for a key file that is empty or not UTF-8."""
     from ..common.arguments import shown_path
 
     keys = list(arguments.api_key)
@@ -143,7 +143,7 @@ def keys_of(arguments: argparse.Namespace) -> tuple[str, ...]:
         content = Path(arguments.api_key_file).read_bytes()
         try:
             lines = [line.strip() for line in content.decode("utf-8").splitlines()]
-        except UnicodeDecodeError as error:  # its own message is not shown, because it has bytes of a key
+        except UnicodeDecodeError as error:  # the error's own message is not shown, because it contains bytes of a key
             line = content.count(b"\n", 0, error.start) + 1
             raise ValueError(f"{where} is not UTF-8 text: see line {line}") from None
         read = [line for line in lines if line and not line.startswith("#")]
@@ -166,8 +166,8 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
 
 
 def address_of(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Returns the host and the port. Raises ValueError if one is given beside --uds, and if --uds is empty: the system would then choose a
-    name that no client knows."""
+    """Returns the host and the port. Raises ValueError if one of them is given in addition to --uds. Also raises it if --uds is empty,
+    because the system would then choose a name that no client knows."""
     if arguments.uds is not None:
         if not arguments.uds:
             raise ValueError("--uds is empty: it must name a socket in the file system")
@@ -178,12 +178,12 @@ def address_of(arguments: argparse.Namespace) -> tuple[str, int]:
 
 
 def is_own(host: str) -> bool:
-    """Whether an address is this machine's own, which no other machine reaches."""
+    """Returns whether an address is a loopback address, which other machines cannot reach."""
     return host == "localhost" or host == "::1" or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
 
 
 def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> Settings:
-    """Returns the settings of a command line. Raises ValueError for a server that others could use without a key."""
+    """Returns the settings of a command line. Raises ValueError if other machines could use the server without a key."""
     keys = keys_of(arguments)
     host, _ = address_of(arguments)
     own = arguments.uds is not None or is_own(host)
@@ -193,7 +193,7 @@ def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> S
             f"--api-key-file FILE or {KEY_VARIABLE} sets one, --no-auth goes without"
         )
     hosts = tuple(arguments.host_name)
-    # A key protects better than names do, and the name by which others reach this machine is not known here.
+    # With a key, all host names are allowed, because a key protects better, and the name of this machine on the network is not known here.
     hosts = ("*",) if not hosts and (arguments.uds is not None or (not own and keys)) else ("localhost", host, *hosts)
     given = {each.name: value for each in flags() if (value := getattr(arguments, each.name)) is not None}
     return Settings(
@@ -212,7 +212,8 @@ def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> S
 def load_options_of(
     given: list[str], models: Mapping[str, str], common: Mapping[str, Any], read: Mapping[str, Callable[[str], Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Returns the keywords of load() for each model: those for all, and those of --load.  read: by option, how its value is read."""
+    """Returns the keywords of load() for each model: those for all models, and those of --load.  read: option -> function that parses its
+    value."""
     found = {name: dict(common) for name in models}
     for text, value in _pairs(given, "--load").items():
         name, _, option = text.rpartition(".")
@@ -230,10 +231,10 @@ def load_options_of(
 
 # ---------------------------------------------------------------- the run
 def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapping[str, Any], read: Mapping[str, Any]) -> int:
-    """Serves until it is told to stop. Returns 0. Raises what cannot be served.
+    """Serves until the process is told to stop. Returns 0. Raises an error if something cannot be served.
 
-    common: the loading options for all models. sampling: how answers are sampled that do not say it. read: by option of loading, how its
-    value is read."""
+    common: the loading options for all models. sampling: sampling settings for requests that do not set them. read: option of loading ->
+    function that parses its value."""
     models = models_of(arguments.models)
     settings = settings_of(arguments, sampling)
     options = load_options_of(arguments.load, models, common, read)
@@ -280,15 +281,16 @@ def _log(level: str) -> None:
 
 
 def _allow_files(connections: int, workers: int) -> None:
-    """Raises the limit of open files, which many systems set to 1,024, to what each process needs. Raises ValueError if the system does not
-    allow as many as the workers need before the first connection."""
+    """Raises the limit of open files, which is 1,024 on many systems, to the number that each process needs. Raises ValueError if the
+    system does not even allow the number that the workers need before the first connection."""
     import resource
 
     from .connections import LINGERING
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # For each worker, the parent has a pair of sockets for figures and one end of a pair that says when to stop. 256 are for model files,
-    # event loops and other sockets. asyncio may accept as many connections at once as the backlog has, before one of them can be refused.
+    # For each worker, the parent has a pair of sockets for figures, and one end of a pair over which it tells the worker to stop. 256 are
+    # for model files, event loops and other sockets. asyncio may accept as many connections as the backlog at once, before the first of
+    # them can be refused.
     least = 3 * workers + 256
     needed = least + 2 * connections + LINGERING
     if soft == resource.RLIM_INFINITY or soft >= needed:

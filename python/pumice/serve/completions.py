@@ -19,11 +19,11 @@ from .fields import FLAG, INTEGER, TEXT, Field, Fields
 from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
 from .settings import Settings
 
-OPENAI_TOKENS = 16  # what OpenAI generates where max_tokens is not given
+OPENAI_TOKENS = 16  # maximum number of tokens that OpenAI generates if max_tokens is absent
 
 
 def fields(settings: Settings) -> Fields:
-    """Returns the table of fields."""
+    """Returns the table of the body's fields."""
     ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
     several = {"minItems": 1, "maxItems": settings.max_inputs}
     prompt = {"anyOf": [TEXT, ids, {"type": "array", "items": {"anyOf": [TEXT, ids]}, **several}]}
@@ -54,7 +54,7 @@ def fields(settings: Settings) -> Fields:
 
 
 def _prompts(given: Any) -> list[Any]:
-    """Returns the prompts: each a text or token ids."""
+    """Returns the prompts as a list. Each is a text or token ids."""
     if isinstance(given, str) or (given and isinstance(given[0], int)):
         given = [given]
     prompts = [each if isinstance(each, str) else np.array(each, np.int32) for each in given]
@@ -121,7 +121,7 @@ async def complete(call: Call) -> None:
 
 
 def usage_of(found: Sequence[Generation], n: int) -> dict[str, Any]:
-    """Returns the numbers of tokens of a call."""
+    """Returns the numbers of tokens of a call. n: number of answers per prompt."""
     first = found[::n]
     prompt, new = sum(each.prompt_tokens for each in first), sum(len(each.ids) for each in found)
     cached = sum(each.reused_tokens for each in first)
@@ -134,7 +134,7 @@ def usage_of(found: Sequence[Generation], n: int) -> dict[str, Any]:
 
 
 class _Echo:
-    """A prompt as an answer: its text, and the log-probabilities of its tokens where they are asked for."""
+    """A prompt in the form of an answer: its text and, if the request wants them, the log-probabilities of its tokens."""
 
     def __init__(self, text: str, ids: Any, logprobs: dict[str, Any] | None) -> None:
         self.text, self.ids, self.logprobs = text, ids, logprobs
@@ -149,8 +149,8 @@ def _usage(echoed: Sequence[_Echo | None]) -> dict[str, Any]:
 
 
 def _check_logprobs(echoed: int, new: int, top: int, settings: Settings) -> None:
-    """Raises Refused (400) if an answer could have more log-probabilities than the server's memory should hold. echoed: tokens of prompts
-    that are echoed. new: most tokens that are generated."""
+    """Raises Refused (400) if an answer could have more log-probabilities than fit into the server's memory. echoed: number of tokens of
+    the prompts that are echoed. new: maximum number of generated tokens."""
     most, count = settings.max_logprobs, (echoed + new) * (top + 1)
     if count > most:
         raise Refused(
@@ -178,7 +178,8 @@ async def _echo(call: Call, model: Model, prompt: Any, ids: Any, top: int | None
 
 
 def legacy_logprobs(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, start: int = 0) -> dict[str, Any]:
-    """Returns the logprobs of this endpoint, which lists tokens, their log-probabilities, the likeliest tokens and where each begins."""
+    """Returns log-probabilities in this endpoint's form: lists of tokens, of their log-probabilities, of the most likely tokens, and of
+    offsets."""
     tokens = [token.decode("utf-8", "replace") for token in model.token_bytes(ids)]
     offsets = list(accumulate(map(len, tokens), initial=start))[:-1]
     tops: list[Any] = [None] * len(tokens)
@@ -209,7 +210,7 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
 
 async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool, ignored: Sequence[str]) -> None:
     more: dict[str, Any] = {"usage": None} if usage else {}
-    # What has no effect is said in the first event, unless the event with the usage says it.
+    # The first event names the fields without effect, unless the event with the usage does.
     told: dict[str, Any] = {"pumice": {"ignored": ignored}} if ignored and not usage else {}
     lengths: dict[int, int] = {}
     async with stream, call.events(failed) as out:

@@ -1,4 +1,4 @@
-"""HTTP connections: uvicorn's protocol on h11, which alone waits forever for a client that stops in the middle of its headers."""
+"""HTTP connections: uvicorn's protocol on h11 with time limits, because that alone waits for ever if a client stops within its headers."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from .settings import Settings
 
 logger = logging.getLogger("pumice.serve")
 
-REST_SECONDS = 5.0  # how long the rest of a refused request is read, and thrown away
-LINGERING = 256  # most connections whose clients are waited for after the answer; further ones are closed at once
+REST_SECONDS = 5.0  # time in seconds for which the rest of a refused request is received and dropped
+LINGERING = 256  # maximum number of answered connections that wait for their clients; further connections are closed at once
 
 
 class Transport:
     """asyncio's transport of a connection, with another close().
 
-    The kernel resets a connection that is closed while bytes of the client are unread. A reset drops what was not sent yet, and that may be
-    the answer. So where the client may still be sending, close() ends only the sending. What comes after that is read and thrown away,
-    until the client closes the connection, or Connection.check() does so after REST_SECONDS (RFC 9112, section 9.6)."""
+    If a connection is closed while bytes of the client are unread, the kernel resets it. A reset drops all bytes that were not sent yet,
+    which may be the answer. So if the client may still be sending, close() ends only this side's sending. Bytes that arrive later are
+    received and dropped, until the client closes the connection, or Connection.check() does so after REST_SECONDS (RFC 9112, section
+    9.6)."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self.lingers = False  # whether only the sending has ended
+        self.lingers = False  # whether this side's sending has ended, but the connection is still open
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def is_closing(self) -> bool:
-        """Whether nothing more may be sent."""
+        """Whether nothing more can be sent."""
         return self.lingers or self._transport.is_closing()
 
     def close(self) -> None:
-        """Sends what was written, and then closes the connection. If Connection.may_linger() says so, only ends the sending."""
+        """Sends the bytes that were written, and then closes the connection. If Connection.may_linger() is true, only ends this side's
+        sending."""
         if self.is_closing():
             return
         connection: Any = self._transport.get_protocol()
@@ -55,36 +57,36 @@ class Transport:
         connection.linger()
 
     def close_at_once(self) -> None:
-        """Sends what was written, and then closes the connection."""
+        """Sends the bytes that were written, and then closes the connection."""
         self._transport.close()
 
 
 class Connection(H11Protocol):
-    """One connection. Process calls check() of all connections, about once a second."""
+    """One connection. Process calls the check() of all connections about once a second."""
 
     transport: Transport  # type: ignore[assignment]
 
     def __init__(self, *, settings: Settings, lingering: set[Connection], **given: Any) -> None:
-        """lingering: those of the server's connections that wait for their clients to close."""
+        """lingering: the server's connections that wait for their clients to close them."""
         super().__init__(**given)
         self._settings, self._lingering = settings, lingering
-        self._stops = False  # whether the server stops
-        self._awaited: object = None  # what the client has to do next, as check() saw it last
-        self._since = 0.0  # since when
+        self._stops = False  # whether the server is stopping
+        self._awaited: object = None  # what check() found last time: the client's next step, for which the server waits
+        self._since = 0.0  # time since which the server has waited for this step
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes the connection, or answers 503 if there are too many."""
+        """Registers the connection. Answers 503 if there are too many connections."""
         super().connection_made(Transport(transport))  # type: ignore[arg-type]
         if len(self.connections) - len(self._lingering) > self._settings.connections:
             self._end(503, f"this server has {self._settings.connections} connections, the most that it takes; try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the connection, which is closed."""
+        """Removes the connection, which has been closed."""
         super().connection_lost(exc)
         self._lingering.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes of the client."""
+        """Processes bytes of the client."""
         if not self.transport.lingers:
             super().data_received(data)
 
@@ -92,19 +94,20 @@ class Connection(H11Protocol):
         """Whether the client may still be sending, and the server can wait for it."""
         if self._stops or len(self._lingering) >= LINGERING:
             return False
-        if self.cycle is None and self.conn.our_state is not h11.IDLE:  # answered before any request was read: one may be on its way
+        # this side has answered before any request was parsed, so a request may be on its way
+        if self.cycle is None and self.conn.our_state is not h11.IDLE:
             return True
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     def linger(self) -> None:
-        """Waits for the client to close. Transport calls this after the answer."""
+        """Waits until the client closes the connection. Transport calls this after the answer."""
         self._lingering.add(self)
         if self.cycle is not None:
             self.cycle.body = bytearray()
         self.flow.resume_reading()
 
     def check(self, now: float) -> None:
-        """Ends the connection if its client has been awaited for too long. now: time.monotonic()."""
+        """Ends the connection if the client has not taken its next step in time. now: time.monotonic()."""
         unread = self.transport.get_write_buffer_size()
         awaited: tuple[str, object] | None = None
         if unread:
@@ -128,15 +131,15 @@ class Connection(H11Protocol):
                 self.transport.close()
 
     def shutdown(self) -> None:
-        """Closes the connection once its request is answered. The server stops, and waits for no rest of a request."""
+        """Closes the connection when its request is answered. The server is stopping, so it does not wait for the rest of a request."""
         self._stops = True
         super().shutdown()
         if self.transport.lingers:
             self.transport.close_at_once()
 
-    # Replaces uvicorn's, which answers 400 to whatever h11 refuses, and fails where an answer has begun.
+    # Replaces uvicorn's method, which answers 400 to every error of h11, and fails if an answer has begun.
     def send_400_response(self, msg: str) -> None:
-        """Answers a request that is not HTTP, or whose headers are too large. Called while h11's error is handled."""
+        """Answers a request that is not HTTP, or whose headers are too large. Called while h11's error is being handled."""
         error = sys.exc_info()[1]
         status = getattr(error, "error_status_hint", 400)
         told = (
@@ -144,22 +147,22 @@ class Connection(H11Protocol):
         )
         self._end(status, told)
 
-    # Replaces uvicorn's, which writes two warnings for each request of a client that offers HTTP/2.
+    # Replaces uvicorn's method, which logs two warnings for each request of a client that offers HTTP/2.
     def _should_upgrade(self) -> bool:
         return False
 
     def _end(self, status: int, message: str) -> None:
-        """Answers with an error, if no answer has begun, and closes the connection."""
+        """Answers with an error, if no answer has begun yet, and closes the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = dumped(body_of(Refused(status, message), "openai", ""))
             headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
             if status == 503:
                 headers.append(("retry-after", "1"))
-            if self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD":  # its answer has no body
+            if self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD":  # the answer to a HEAD request has no body
                 body = b""
             for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None:
-            self.cycle.disconnected = True  # what the handler still sends is thrown away
+            self.cycle.disconnected = True  # drops what the handler still sends
             self.cycle.message_event.set()
         self.transport.close()

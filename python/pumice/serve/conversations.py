@@ -1,6 +1,6 @@
-"""What the dialects for conversations share: a conversation in the form of Model.chat(), its tools, and the stream of its answer.
+"""The common part of the dialects for conversations: a conversation in the form of Model.chat(), its tools, and the stream of its answer.
 
-Each dialect translates its body to an Asked, and the chunks of the answer to its own events."""
+Each dialect converts its body to an Asked, and the chunks of the answer to its own events."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .models import Served
 from .settings import Settings
 from .template_habits import TemplateHabits
 
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # keys under which clients send the reasoning of earlier answers
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # keys that clients use for the reasoning of earlier answers
 _SYSTEM = ("system", "developer")
-_THINKING = ("enable_thinking", "thinking")  # variables with which chat templates turn reasoning on and off
+_THINKING = ("enable_thinking", "thinking")  # variables of chat templates that turn reasoning on and off
 
 
 @dataclass
 class Asked:
-    """A conversation and what its answer must be like, in the words of Model.chat(). options: further keywords of chat(), with sampling.
-    effort: how much the model should reason, or None. thinking: whether it should reason at all, or None where the request does not say.
-    budget: most tokens of the reasoning, from a field that clients send to models of all kinds. It has no effect if it is not known how the
-    model marks reasoning; budget_name is what the report then calls it. options may have max_reasoning_tokens, which is an error then.
-    enforced: a tool has a grammar, so the request fails if nothing can enforce it.
-    left_out: parts of the request that nothing here can do, for the answer's report."""
+    """A conversation and the requirements for its answer, in the terms of Model.chat(). options: further keywords of chat(), with sampling.
+    effort: how much the model should reason, or None. thinking: whether it should reason at all, or None if the request does not set it.
+    budget: maximum number of tokens of the reasoning, from a field that clients send for every model. It has no effect if the model's
+    markers of reasoning are not known. The report then names it `budget_name`. In the same case, max_reasoning_tokens in `options` is an
+    error. enforced: whether a tool has a grammar, so that the request fails if nothing can enforce it. left_out: parts of the request that
+    this server cannot do, for the report of the answer."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Asked:
 
 @dataclass
 class Answering:
-    """An answer that is being generated. ignored: what the request asked for and the chat template does not read."""
+    """An answer that is being generated. ignored: parts of the request that the chat template does not use."""
 
     model: Model
     served: Served
@@ -62,7 +62,7 @@ class Answering:
     ignored: list[str]
 
     async def whole(self, call: Call) -> list[ChatResult]:
-        """Waits for the end and returns the answers, one for each of n."""
+        """Waits for the end. Returns the answers, one for each of n."""
         async with self.stream:
             async for chunk in self.stream:
                 call.count(chunk)
@@ -76,8 +76,8 @@ class Answering:
 
 
 async def begun(call: Call, served: Served, asked: Asked) -> Answering:
-    """Renders the conversation and starts its answer. Raises what Model.chat() raises, and OverloadedError. When it returns, the request is
-    admitted: an error after that is not its fault."""
+    """Renders the conversation and starts its answer. Raises the errors of Model.chat(), and OverloadedError. When it returns, the request
+    is admitted, so later errors are not the request's fault."""
     model, keywords, ignored = await _keywords(call, served, asked)
     stream = await model.achat(stream=True, **keywords)
     await stream.begin()
@@ -86,18 +86,19 @@ async def begun(call: Call, served: Served, asked: Asked) -> Answering:
 
 
 async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
-    """Does the same as begun(). If the conversation is longer than the context, leaves its oldest messages out until it fits.
+    """Like begun(). However, if the conversation is longer than the context, leaves out its oldest messages until it fits.
 
-    Room stays for max_new_tokens, where they are asked for, and else for an eighth of the context; at most for half of it."""
+    Reserves space for max_new_tokens or, if it is not set, for an eighth of the context. Never reserves more than half of the context."""
     try:
         return await begun(call, served, asked)
     except ContextLengthError as error:
         assert served.model is not None
         context = int(served.model._info["n_ctx"])
         most = context - min(int(asked.options.get("max_new_tokens", context // 8)), context // 2)
-        # Where a cut may be: the results of calls stay with the calls.
+        # The messages before which the conversation may be cut. Results of calls are not among them, because they must stay with their
+        # calls.
         begins = [i for i, message in enumerate(asked.messages) if message.get("role") not in (*_SYSTEM, "tool")][1:]
-        low, high = 0, len(begins)  # cuts before `low` leave too much; the one at `high` leaves what fits, or there is none
+        low, high = 0, len(begins)  # cuts before `low` keep too much; the cut at `high` fits, unless `high` is the end of the list
         while low < high:
             middle = (low + high) // 2
             fits = await counted(call, served, replace(asked, messages=cut_at(asked.messages, begins[middle]))) <= most
@@ -110,8 +111,8 @@ async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
 
 
 def cut_at(messages: Sequence[dict[str, Any]], first: int) -> list[dict[str, Any]]:
-    """Returns a conversation without what comes before messages[first], but with all system messages. If that is an answer, the question
-    before it stays, too."""
+    """Returns a conversation without the messages before messages[first], but with all system messages. If messages[first] is not the
+    user's, the user's last message before it stays, too."""
     roles = [message.get("role") for message in messages[:first]]
     kept = [i for i, role in enumerate(roles) if role in _SYSTEM]
     if messages[first].get("role") != "user":
@@ -120,14 +121,14 @@ def cut_at(messages: Sequence[dict[str, Any]], first: int) -> list[dict[str, Any
 
 
 async def counted(call: Call, served: Served, asked: Asked) -> int:
-    """Returns the number of tokens of a conversation's prompt. Raises what Model.chat() raises."""
+    """Returns the number of tokens of a conversation's prompt. Raises the errors of Model.chat()."""
     model, keywords, _ = await _keywords(call, served, asked)
     result: ChatResult = await call.server.aside(lambda: model.chat(dry_run=True, **keywords))
     return result.prompt_tokens
 
 
 async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, dict[str, Any], list[str]]:
-    """Returns the model, the keywords of its chat(), and the names of what the request asked for and the chat template does not read."""
+    """Returns (the model, the keywords of its chat(), the names of those parts of the request that the chat template does not use)."""
     model = served.model
     assert model is not None
     model._need("generate", "chat()")
@@ -172,8 +173,8 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
 
 
 def _check_sizes(asked: Asked, settings: Settings) -> None:
-    """Raises ValueError if there are too many tools, or if a schema or a tool has too many bytes. The table of fields counts the entries
-    of `tools` alone; of /v1/responses, entries with a namespace and items of the conversation have tools inside."""
+    """Raises ValueError if there are too many tools, or if a schema or a tool has too many bytes. The table of fields only counts the
+    entries of `tools`. In /v1/responses, entries with a namespace and items of the conversation contain further tools."""
     if (count := len(asked.tools)) > settings.max_tools:
         with argument("tools"):
             raise ValueError(f"there are {count} tools; at most {settings.max_tools} are allowed")
@@ -186,8 +187,8 @@ def _check_sizes(asked: Asked, settings: Settings) -> None:
 
 # ---------------------------------------------------------------- messages
 def messages_for(messages: Sequence[Mapping[str, Any]], habits: TemplateHabits) -> list[dict[str, Any]]:
-    """Returns a conversation in the form that a chat template takes: roles that it knows, the reasoning of earlier answers under its name,
-    and one system message at the begin where it takes no others."""
+    """Converts a conversation to the form that a chat template accepts: with roles that it knows, the reasoning of earlier answers under
+    its key, and a single system message at the beginning if it accepts no others."""
     result: list[dict[str, Any]] = []
     for message in messages:
         one = {key: value for key, value in message.items() if key not in _REASONING and value is not None or key == "content"}
@@ -243,7 +244,7 @@ def function_tool(name: Any, description: Any, parameters: Any, where: str, stri
 
 
 def openai_tools(given: Iterable[Any], left_out: list[str]) -> list[dict[str, Any]]:
-    """Reads the tools of OpenAI's chat completions, nested or flat. Names of tools that only OpenAI runs are added to left_out."""
+    """Converts the tools of OpenAI's chat completions, nested or flat. Names of tools that only OpenAI runs are added to left_out."""
     tools = []
     for i, tool in enumerate(given):
         where = f"tools[{i}]"
@@ -261,7 +262,7 @@ def openai_tools(given: Iterable[Any], left_out: list[str]) -> list[dict[str, An
 
 
 def chosen(given: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
-    """Reads OpenAI's tool_choice. Returns chat()'s tool_choice, and the tools that may be called."""
+    """Converts OpenAI's tool_choice. Returns (chat()'s tool_choice, the tools that may be called)."""
     if isinstance(given, str):
         return ("required" if given == "any" else given), tools
     if not isinstance(given, dict):
@@ -283,7 +284,7 @@ def chosen(given: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str,
 
 
 def allowed_mode(given: Mapping[str, Any]) -> str:
-    """Returns whether the model must call one of the allowed tools ("required") or may ("auto"). Raises Refused (400) for another mode."""
+    """Returns "required" if the model must call one of the allowed tools, or "auto" if it may. Raises Refused (400) for another mode."""
     mode = given.get("mode", "auto")
     if mode not in ("auto", "required"):
         raise Refused(400, f"tool_choice has the mode {shown(mode, 80)}; it must be 'auto' or 'required'", param="tool_choice")
@@ -291,7 +292,7 @@ def allowed_mode(given: Mapping[str, Any]) -> str:
 
 
 def _name_of(given: Any) -> str | None:
-    """Returns the name in a reference to a function, nested or flat, or None if it has none."""
+    """Returns the name in a reference to a function, nested or flat, or None if there is no name."""
     inner = (given.get("function") or given) if isinstance(given, dict) else None
     name = inner.get("name") if isinstance(inner, dict) else None
     return name if isinstance(name, str) else None
@@ -299,7 +300,7 @@ def _name_of(given: Any) -> str | None:
 
 # ---------------------------------------------------------------- the form of an answer
 def structured(given: Mapping[str, Any], field_name: str = "structured_outputs") -> Grammar:
-    """Returns the grammar of vLLM's structured_outputs."""
+    """Returns the grammar for vLLM's structured_outputs."""
     makers: dict[str, Callable[[Any], Grammar]] = {
         "json": Grammar.json_schema,
         "regex": Grammar.regex,
@@ -314,7 +315,7 @@ def structured(given: Mapping[str, Any], field_name: str = "structured_outputs")
 
 
 def grammar_of(read: Read) -> Grammar | None:
-    """Returns the grammar of the fields structured_outputs and grammar, of which a body may have one."""
+    """Returns the grammar of the field structured_outputs or grammar. A body may have one of them."""
     whole, lark = read["structured_outputs"], read["grammar"]
     if whole is not None and lark is not None:
         raise Refused(400, "structured_outputs and grammar were both given; an answer has one form", param="grammar")
@@ -324,13 +325,13 @@ def grammar_of(read: Read) -> Grammar | None:
 
 
 def response_format_of(given: Mapping[str, Any] | None) -> Any:
-    """Returns chat()'s response_format. {"type": "text"} is none."""
+    """Returns chat()'s response_format. {"type": "text"} becomes None."""
     return None if given is None or given.get("type") == "text" else given
 
 
 # ---------------------------------------------------------------- the end of an answer
 def finish_of(reason: str | None, calls: bool) -> str | None:
-    """Returns OpenAI's finish_reason. A time limit (max_seconds) counts as a length."""
+    """Returns OpenAI's finish_reason. If a time limit (max_seconds) ended the answer, it is "length"."""
     if reason in ("eos", "grammar", "stop"):
         return "tool_calls" if calls else "stop"
     return {"length": "length", "cancelled": "length"}.get(reason or "")

@@ -1,4 +1,4 @@
-"""Custom tools of /v1/responses: functions whose only argument is a text, perhaps with a grammar. The model calls them as functions with
+"""Custom tools of /v1/responses: functions whose only argument is a text, possibly with a grammar. The model calls them as functions with
 the argument "input"."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from .failures import Refused
 from .lark_patterns import pattern_of
 
-INPUT = "input"  # the name of the only argument
+INPUT = "input"  # name of the only argument
 
 
 def function_of(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """Returns a custom tool as a function in the form of Model.chat(). Its text follows the tool's grammar while the model writes it.
+    """Converts a custom tool to a function in the form of Model.chat(). The tool's grammar constrains the text while the model writes it.
     Raises Refused (400) for a grammar that cannot be enforced."""
     text: dict[str, Any] = {"type": "string"}
     about = str(tool.get("description") or "")
@@ -36,7 +36,7 @@ def function_of(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any
 
 
 def has_grammar(function: Mapping[str, Any]) -> bool:
-    """Returns whether a function of function_of() has a grammar."""
+    """Returns whether a function that function_of() has made has a grammar."""
     return "pattern" in function["function"]["parameters"]["properties"][INPUT]
 
 
@@ -53,7 +53,7 @@ class ArrivingInput:
         self.sent = ""
 
     def feed(self, text: str) -> str:
-        """Takes more of the arguments. Returns the text that is new."""
+        """Processes more of the arguments. Returns the new part of the text."""
         self._rest += text
         if not self._begun:
             found = self._BEGIN.match(self._rest)
@@ -68,7 +68,7 @@ class ArrivingInput:
         return said
 
     def rest(self, whole: str) -> str:
-        """Returns what is left of the whole text once the call is complete."""
+        """Returns the rest of the whole text when the call is complete."""
         left = whole[len(self.sent) :] if whole.startswith(self.sent) else ""
         self.sent += left
         return left

@@ -1,4 +1,4 @@
-"""/openapi.json, made from the tables of fields. https://spec.openapis.org/oas/v3.1.0"""
+"""The content of /openapi.json, made from the tables of fields. https://spec.openapis.org/oas/v3.1.0"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ERRORS = {
 
 
 def describe(server: Server) -> dict[str, Any]:
-    """Returns the description of all paths of a server."""
+    """Returns the OpenAPI description of all paths of a server."""
     import pumice
 
     tables = server.tables.by_path()

@@ -16,7 +16,7 @@ from .settings import Settings
 
 
 def fields(settings: Settings) -> Fields:
-    """Returns the table of fields."""
+    """Returns the table of the body's fields."""
     ids = {"type": "array", "items": {"type": "integer"}}
     return Fields(
         (
@@ -48,12 +48,13 @@ def fields(settings: Settings) -> Fields:
     )
 
 
-NUMBERS_IN_PLACE = 8192  # answers of up to so many numbers are written in the event loop: these take 0.4 ms, and a thread some 0.1 ms
-_OF_TOKENS = ("maxsim", "meanmaxsim")  # measures of models whose texts have a vector for each token
+# answers of up to this many numbers are written in the event loop, which takes 0.4 ms; handing them to a thread takes some 0.1 ms
+NUMBERS_IN_PLACE = 8192
+_OF_TOKENS = ("maxsim", "meanmaxsim")  # similarity measures of models that have one vector per token
 
 
 def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
-    """Returns the texts of `input`. Token ids are refused, unless the server was told to take them as this model's."""
+    """Returns the texts in `input`. Token ids are refused, unless Settings.token_inputs is true; they then are ids of this model."""
     given = [given] if isinstance(given, str) else given
     if all(isinstance(text, str) for text in given):
         return list(given)

@@ -1,4 +1,4 @@
-"""What a client is told when a request fails: which status an exception has, and the error's body in the form of each dialect."""
+"""What a client gets when a request fails: the status for each exception, and the error's body in the form of each dialect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import ContextLengthError, DeviceError, GrammarBusyError, NumericE
 
 Dialect = Literal["openai", "anthropic"]
 
-# The types of OpenAI's and of Anthropic's errors by status. Statuses that are not here have the type of the next lower hundred.
+# Status -> type of the error, for OpenAI and for Anthropic. Other statuses below 500 have the type of 400, and all others that of 500.
 _OPENAI = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "server_error"}
 _ANTHROPIC = {
     400: "invalid_request_error",
@@ -24,13 +24,14 @@ _ANTHROPIC = {
 }
 
 
-GRAMMAR_SECONDS = 10  # Retry-After where no grammar can be compiled: those that are compiled in the background take 5 s at least
+GRAMMAR_SECONDS = 10  # Retry-After if no grammar can be compiled: those in the background take at least 5 s
 
 
 class Refused(Exception):
     """A request that is answered with an error.
 
-    status: of HTTP. param: the field of the body that is wrong, if one is. code: OpenAI's code, for programs. retry_after: in seconds."""
+    status: the HTTP status. param: the field of the body that is wrong, or None. code: OpenAI's code, for programs. retry_after: in
+    seconds, or None."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
@@ -40,8 +41,8 @@ class Refused(Exception):
 
 
 def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refused:
-    """Returns what a client is told of an exception. begun: whether the request had been checked and admitted. What fails after that is
-    not the request's fault: status 500."""
+    """Returns the error that a client gets for an exception. begun: whether the request had been checked and admitted. An error after that
+    is not the request's fault, so its status is 500."""
     if isinstance(error, Refused):
         return error
     argument = "model" if isinstance(error, UnsupportedTaskError) else getattr(error, "argument", None)
@@ -62,13 +63,13 @@ def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refus
 
 
 def type_of(status: int, dialect: Dialect) -> str:
-    """Returns the type of an error in a dialect."""
+    """Returns the name of an error's type in a dialect."""
     types = _OPENAI if dialect == "openai" else _ANTHROPIC
     return types.get(status) or types[400 if status < 500 else 500]
 
 
 def body_of(failure: Refused, dialect: Dialect, request_id: str) -> dict[str, Any]:
-    """Returns the error's body, as JSON."""
+    """Returns the error's body as a dict for JSON."""
     kind = type_of(failure.status, dialect)
     if dialect == "anthropic":
         return {"type": "error", "error": {"type": kind, "message": failure.message}, "request_id": request_id}
@@ -76,7 +77,7 @@ def body_of(failure: Refused, dialect: Dialect, request_id: str) -> dict[str, An
 
 
 def headers_of(failure: Refused) -> dict[str, str]:
-    """Returns the headers of an error: when to try again, and whether that makes sense at all."""
+    """Returns the headers of an error. They say when to try again, and whether to try again at all."""
     headers = {}
     if failure.retry_after is not None:
         headers["retry-after"] = str(min(max(failure.retry_after, 1), 60))
@@ -88,15 +89,15 @@ def headers_of(failure: Refused) -> dict[str, str]:
 
 
 def status_of(failure: Refused, dialect: Dialect) -> int:
-    """Returns the status in a dialect. Anthropic's clients know 529 for a server that has too much to do."""
+    """Returns the HTTP status of an error in a dialect. Anthropic's clients expect 529 from a server that is overloaded."""
     return 529 if dialect == "anthropic" and failure.status == 429 else failure.status
 
 
 def new_id(kind: str) -> str:
-    """Returns a new id such as chatcmpl-..., which no one can guess."""
+    """Returns a new id that nobody can guess, such as chatcmpl-..."""
     return f"{kind}{secrets.token_hex(12)}"
 
 
 def as_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Returns headers as ASGI has them."""
+    """Returns headers in the form of ASGI."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -1,9 +1,9 @@
-"""Tables of the fields that a request's body may have. One table of an endpoint checks a body, says which keyword of the Python API gets
-each value, and gives the endpoint's part of /openapi.json. No field is known in a second place.
+"""Tables of the fields that a request's body may have. The table of an endpoint checks bodies, determines which keyword of the Python API
+gets each value, and contributes the endpoint's part of /openapi.json. No field is defined in a second place.
 
-A field's values are described by a JSON Schema of these keywords: type, enum, minimum, maximum, minLength, maxLength, minItems, maxItems,
-items, maxProperties, properties, required, anyOf, description. What the Python API checks itself (the range of temperature, say) is left
-to it."""
+A JSON Schema with these keywords describes a field's values: type, enum, minimum, maximum, minLength, maxLength, minItems, maxItems, items,
+maxProperties, properties, required, anyOf, description. Restrictions that the Python API itself checks (such as the range of temperature)
+are left to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .failures import Refused
 
 Schema = Mapping[str, Any]
 
-_WORD = re.compile(r"(?<![\w'\".])[a-z]\w*(?![\w'\"])")  # a name that is not quoted, and no part of another
+_WORD = re.compile(r"(?<![\w'\".])[a-z]\w*(?![\w'\"])")  # matches a name that is not quoted and no part of another name
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
@@ -38,7 +38,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "null": (type(None),),
 }
-# What values of a type are called: one, and several.
+# Type of a value -> its name for one value and for several.
 _NAMES = {
     "string": ("a string", "strings"),
     "number": ("a number", "numbers"),
@@ -57,7 +57,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _needed(schema: Schema, several: bool = False) -> str:
-    """Returns what a value must be, as part of a sentence. several: for the items of a list."""
+    """Returns the requirement for a value as part of a sentence. several: whether it is about all items of a list."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_needed(each, several) for each in schema["anyOf"]))
     if "enum" in schema:
@@ -67,7 +67,7 @@ def _needed(schema: Schema, several: bool = False) -> str:
 
 
 def problem(schema: Schema, value: Any, where: str) -> str | None:
-    """Returns what is wrong with a value, as a sentence that begins with `where`, or None if the value matches the schema."""
+    """Returns a sentence about what is wrong with a value, which begins with `where`. Returns None if the value matches the schema."""
     if "anyOf" in schema:
         wrong = [problem(each, value, where) for each in schema["anyOf"]]
         if None in wrong:
@@ -110,8 +110,8 @@ def problem(schema: Schema, value: Any, where: str) -> str | None:
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """Returns '; did you mean "x"?' if a known name is like this one, or an empty string."""
-    if not isinstance(name, str) or len(name) > 64:  # the search takes the square of the length
+    """Returns '; did you mean "x"?' if a known name is similar, or an empty string."""
+    if not isinstance(name, str) or len(name) > 64:  # the time of the search grows with the square of the length
         return ""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
@@ -125,13 +125,13 @@ def _same(value: Any) -> Any:
 class Field:
     """A field of a request's body.
 
-    name: the key in the body.  schema: which values it may have; null counts as an absent field.
+    name: the key in the body.  schema: the schema of its values. null counts as an absent field.
     about: one sentence for /openapi.json.
-    to: the keyword of the Python call that gets the value. None: the endpoint's own code reads the field.
-    read: turns the field's value into the keyword's value.
+    to: the keyword of the Python call that gets the value, or None if the endpoint's own code uses the field.
+    read: a function that converts the field's value to the keyword's value.
     needed: whether a body without this field is refused.
-    covers: keywords of the Python call that the endpoint's own code makes of this field, each with the name that errors have for it: the
-    field's, or that of a part of the field ("text.format")."""
+    covers: keyword of the Python call that the endpoint's own code makes from this field -> its name in errors. The name is that of the
+    field, or of a part of the field ("text.format")."""
 
     name: str
     schema: Schema
@@ -143,13 +143,13 @@ class Field:
 
     @property
     def gives(self) -> dict[str, str]:
-        """The keywords of the Python call that get a value of this field, each with the name that a client has for it."""
+        """Keyword of the Python call that gets a value of this field -> the client's name for it."""
         return {**({} if self.to is None else {self.to: self.name}), **self.covers}
 
 
 @dataclass(frozen=True)
 class Read:
-    """A checked body. values: by field. keywords: by keyword of the Python call. ignored: fields that have no effect."""
+    """A checked body. values: field -> value. keywords: keyword of the Python call -> value. ignored: fields without effect."""
 
     values: Mapping[str, Any]
     keywords: Mapping[str, Any]
@@ -165,8 +165,9 @@ class Read:
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of an endpoint's body. inert: names that other servers know and that change nothing here; they are accepted. refused: a
-    name, and why this server cannot do what it asks for; null and false are accepted, because clients send them as defaults."""
+    """The fields of an endpoint's body. inert: names of fields that other servers know. They are accepted, and have no effect here.
+    refused: name of a field -> why this server cannot do what it requests. null and false are accepted, because clients send them as
+    defaults."""
 
     fields: tuple[Field, ...]
     inert: tuple[str, ...] = ()
@@ -178,7 +179,7 @@ class Fields:
         return [each.name for each in self.fields] + [*self.inert, *self.refused]
 
     def read(self, body: Any, ignore_unknown: bool = False) -> Read:
-        """Checks a parsed body. Raises Refused (400) whose `param` is the field."""
+        """Checks a parsed body. Raises Refused (400), whose `param` is the wrong field."""
         if not isinstance(body, dict):
             raise Refused(400, f"the body must be a JSON object, not {shown(body, 80)}")
         known = {each.name: each for each in self.fields}
@@ -217,16 +218,16 @@ class Fields:
         return Read(values, keywords, tuple(ignored))
 
     def field_of(self, argument: str | None, given: Collection[str] = ()) -> str | None:
-        """Returns the field whose value a keyword of the Python call gets, for the `param` of an error. Several fields may give it: of
-        those, the first that the body has (given: the names in it)."""
+        """Returns the field whose value a keyword of the Python call gets, for the `param` of an error. If several fields can set the
+        keyword, it is the first one that the body has. given: the names in the body."""
         found = [each.name for each in self._by_use(given) if argument in each.gives]
         return found[0] if found else argument
 
     def in_its_words(self, message: str, given: Collection[str] = ()) -> str:
-        """Returns an error's message with the client's names in place of the keywords of the Python call. given: as in field_of().
+        """Replaces the keywords of the Python call in an error's message by the client's names. given: as in field_of().
 
-        Keywords that are English words ("stop", "messages") are replaced only where the message speaks of the keyword: at its begin, and
-        before a = sign."""
+        A keyword that is also an English word ("stop", "messages") is replaced only if the message means the keyword: at the beginning, and
+        before an equals sign."""
         names: dict[str, str] = {}
         for each in self._by_use(given):
             for keyword, told in each.gives.items():
@@ -240,7 +241,7 @@ class Fields:
         return _WORD.sub(name, message)
 
     def _by_use(self, given: Collection[str]) -> list[Field]:
-        """Returns the fields, first those that the body has."""
+        """Returns all fields. Those that the body has come first."""
         return sorted(self.fields, key=lambda each: each.name not in given)
 
     def schema(self) -> dict[str, Any]:
@@ -255,5 +256,5 @@ class Fields:
         }
 
     def but(self, *names: str) -> Fields:
-        """Returns this table without some fields."""
+        """Returns this table without the named fields."""
         return replace(self, fields=tuple(each for each in self.fields if each.name not in names))

@@ -1,5 +1,5 @@
-"""What stands before all paths: the id of a request, the Host and Origin headers, keys, unknown paths, headers for browsers, and the line
-of the log. Pure ASGI."""
+"""The middleware before all paths: the request's id, the Host and Origin headers, keys, unknown paths, headers for browsers, and the line
+in the log. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .server import Server
 
 access = logging.getLogger("pumice.serve.access")
 
-# Paths that need no key: they tell nothing that a key protects. The page asks for the key itself.
+# Paths that need no key, because they reveal nothing that a key protects. The page itself asks the user for the key.
 OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_FOLDER = "/page/"
 _DOUBTFUL = ("ambiguous_length", "http_version")  # codes of refusals after which the connection's next bytes may be anything
-ASKED_OFTEN = ("/health", "/ready", "/metrics")  # by machines, so that the log has them at the level "debug" alone
-_URL = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # host, path
+ASKED_OFTEN = ("/health", "/ready", "/metrics")  # paths that machines request often, so they are only logged at the level "debug"
+_URL = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # groups: host, path
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _CSP = b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 class Guard:
-    """ASGI middleware."""
+    """ASGI middleware that checks each request before its endpoint gets it."""
 
     def __init__(self, app: Callable[[Any, Receive, Send], Awaitable[None]], server: Server) -> None:
         self._app, self._server = app, server
@@ -69,10 +69,10 @@ class Guard:
                     failure = Refused(found.status, f"{what} {scope['path'][:200]}; /openapi.json lists what there is", code="unknown_path")
                 except ClientGone:
                     return
-                except Exception as error:  # no endpoint raises one, but for a mistake in this package
+                except Exception as error:  # no endpoint raises an exception, unless this package has a bug
                     failure = failure_of(error, begun=True)
                     self._server.log_failure(Call(self._server, scope, receive, guarded, dialect), failure, error)
-                    if status != GONE:  # a part of the answer is sent, so the server that runs this application must end the connection
+                    if status != GONE:  # a part of the answer has been sent, so the ASGI server must end the connection
                         raise
             await Call(self._server, scope, receive, guarded, dialect).refuse(failure)
         finally:
@@ -81,7 +81,7 @@ class Guard:
                 access.log(level, "%s", self._line(scope, status, time.monotonic() - started))
 
     def _refusal(self, scope: Any, headers: dict[str, str]) -> Refused | None:
-        """Returns why a request is refused before anything of it is read, or None."""
+        """Returns the error with which a request is refused before its body is received, or None."""
         settings = self._server.settings
         hosts, origins = settings.hosts, settings.cors_origins
         if "*" not in hosts and "host" in headers and not _allowed(_host(headers["host"]), hosts):
@@ -92,18 +92,18 @@ class Guard:
             )
         if scope["http_version"] not in ("1.0", "1.1", "2", "3"):
             return Refused(505, f"HTTP/{scope['http_version'][:10]} is not spoken here", code="http_version")
-        # A page of another site cannot read the answers, but could have the models compute.
+        # A page of another site could not read the answers, but its requests would make the models compute.
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != headers.get("host") and not {"*", origin} & set(origins):
             return Refused(403, f"pages of {origin[:100]!r} may not use this server: --cors-origin allows them", code="origin")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy and this server may believe different ones, and then see different requests.
+            # A proxy and this server may use different ones of the two, and so see different requests.
             return Refused(400, "Transfer-Encoding and Content-Length were both given", code="ambiguous_length")
         path = scope["path"]
         if self._keys and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER) and scope["method"] != "OPTIONS":
             kind, _, bearer = headers.get("authorization", "").partition(" ")
             found = [bearer.strip() if kind.lower() == "bearer" else "", headers.get("x-api-key", "")]
-            # Both are compared with all keys, each in constant time, so that the time tells nothing of the keys.
+            # Both are compared with all keys in constant time, so that the time reveals nothing about the keys.
             if sum([hmac.compare_digest(each.encode("latin-1"), key) for each in found for key in self._keys]) == 0:
                 return Refused(
                     401, "the key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key: KEY", code="invalid_api_key"
@@ -113,8 +113,8 @@ class Guard:
         return None
 
     def _line(self, scope: Any, status: int, seconds: float) -> str:
-        """Returns a request's line for the log. It has no query, because some clients put keys there, nothing of the body, and of a model
-        its name here, not what the client wrote."""
+        """Returns a request's line for the log. It has no query, because some clients put keys there, and nothing of the body. For a model
+        it has the name on this server, and not the client's text."""
         path = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0][:200].decode("ascii", "backslashreplace")
         client = (scope.get("client") or "-")[0]
         names = [call.model for call in scope[CALL] if any(call.model == served.name for served in self._server.models)]
@@ -129,9 +129,9 @@ class _NoSuchPath(Exception):
 
 
 def _in_origin_form(scope: Any) -> Any:
-    """Returns the scope of a request whose target is a whole URL as that of a request for its path. Its host takes the place of the Host
+    """Converts the scope of a request whose target is a whole URL to that of a request for the URL's path. The URL's host replaces the Host
     header, https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2."""
-    # The raw target decides: after decoding, a %2F would end the host.
+    # The raw target is used, because in the decoded target a %2F would end the host.
     found = _URL.fullmatch(scope.get("raw_path") or b"")
     if found is None:
         return scope
@@ -141,14 +141,15 @@ def _in_origin_form(scope: Any) -> Any:
 
 
 def _host(header: str) -> str:
-    """Returns the host of a Host header, without its port."""
+    """Returns the host in a Host header, without the port."""
     if header.startswith("["):
         return header.partition("]")[0] + "]"
     return header.partition(":")[0].lower()
 
 
 def _allowed(host: str, hosts: tuple[str, ...]) -> bool:
-    """Whether the Host header may have a host: one of the names, or any IP address, because a page of another site always has a name."""
+    """Returns whether the Host header may have this host. It may be one of the names, or any IP address, because a page of another site
+    always has a name."""
     if host in hosts:
         return True
     try:

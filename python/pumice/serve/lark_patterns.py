@@ -1,6 +1,6 @@
-"""Turns a Lark grammar into one regular expression. A call carries the text of a custom tool as a JSON string, or between a model's own
-marks, and there a grammar can enforce a regular expression. The grammar may have rules, terminals, regular expressions, ranges, repetitions
-and %import common.X. Rules that lead back to themselves have no regular expression, so they are refused."""
+"""Converts a Lark grammar to one regular expression. The text of a custom tool is written as a JSON string, or between a model's own marks.
+There, only a regular expression can be enforced. The grammar may have rules, terminals, regular expressions, ranges, repetitions and
+%import common.X. A rule that contains itself has no regular expression, so it is refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MOST_CHARACTERS = 64 << 10  # of a regular expression, which may be much longer than the grammar
-_MOST_IN_ALL = 1 << 20  # characters of the regular expressions of all rules
-_MOST_READ = 256 << 10  # characters of a grammar
+MOST_CHARACTERS = 64 << 10  # maximum length of a regular expression, which may be much longer than its grammar
+_MOST_IN_ALL = 1 << 20  # maximum number of characters in the regular expressions of all rules together
+_MOST_READ = 256 << 10  # maximum number of characters in a grammar
 
-# https://github.com/lark-parser/lark/blob/master/docs/grammar.md lists these names. Here they are regular expressions.
+# The names that https://github.com/lark-parser/lark/blob/master/docs/grammar.md lists, as regular expressions.
 _COMMON = {
     "DIGIT": "[0-9]",
     "HEXDIGIT": "[0-9a-fA-F]",
@@ -56,8 +56,8 @@ class _Token(NamedTuple):
 
 
 def pattern_of(grammar: str) -> str:
-    """Returns a regular expression for the texts of a Lark grammar, in Rust's syntax and without anchors. Raises ValueError that says what
-    the grammar has and where."""
+    """Returns a regular expression for the texts of a Lark grammar, in Rust's syntax and without anchors. Raises ValueError that names the
+    problem in the grammar and its position."""
     if len(grammar) > _MOST_READ:
         raise ValueError(f"it has {len(grammar)} characters; at most {_MOST_READ} are read")
     try:
@@ -78,7 +78,7 @@ def _checked(length: int) -> int:
 
 
 class _Reader:
-    """Reads the rules of a grammar, and expands one after another."""
+    """Parses the rules of a grammar, and expands them one after another."""
 
     def __init__(self, grammar: str) -> None:
         self._grammar = grammar
@@ -105,7 +105,7 @@ class _Reader:
 
     # ---- statements
     def _split(self, tokens: list[_Token]) -> None:
-        """Finds the rules. A rule ends where the next one begins, because a name and a colon are nowhere else."""
+        """Finds the rules. A rule ends where the next one begins, because only the beginning of a rule has a name and a colon."""
         at = 0
         while at < len(tokens):
             token = tokens[at]
@@ -126,7 +126,7 @@ class _Reader:
 
     @staticmethod
     def _body_at(tokens: list[_Token], at: int) -> int | None:
-        """Returns where the body of the rule that begins at `at` begins, or None if no rule begins there. A priority is skipped."""
+        """Returns the position of the body of the rule that begins at `at`, or None if no rule begins there. A priority is skipped."""
         if tokens[at].kind != "name":
             return None
         at += 1
@@ -135,7 +135,7 @@ class _Reader:
         return at + 1 if at < len(tokens) and tokens[at].text == ":" else None
 
     def _directive(self, tokens: list[_Token], at: int) -> int:
-        """Reads %import common.X, %import common.X -> Y or %import common (X, Y). Returns where the next statement begins."""
+        """Processes %import common.X, %import common.X -> Y or %import common (X, Y). Returns the position of the next statement."""
         first = tokens[at]
         texts = [token.text for token in tokens[at + 1 :]]
         if first.text != "%import":
@@ -207,7 +207,7 @@ class _Reader:
         while self._at < len(self._tokens) and self._peek() not in ("|", ")", "]", "->"):
             parts.append(self._repeated(inside))
             length = _checked(length + len(parts[-1]))
-        if self._peek() == "->":  # the name of a branch, which changes no text
+        if self._peek() == "->":  # a name for the branch follows, which does not change the texts
             self._at += 1
             self._next()
         return "".join(parts)
@@ -262,7 +262,7 @@ class _Reader:
         raise self._wrong("cannot read", token.at, token.text)
 
     def _said(self, token: _Token) -> str:
-        """Returns the text of a string."""
+        """Returns the text that a string token stands for."""
         if token.kind != "text":
             raise self._wrong("expected a text, found", token.at, token.text)
 

@@ -20,7 +20,8 @@ from .models import Served
 from .sampling_fields import MODEL
 from .settings import Settings
 
-MOST_PIECES = 1 << 17  # tokens that with_pieces takes: the answer needs some 0.4 KiB of memory for each, and a body may have 32 million
+# maximum number of tokens for with_pieces: the answer takes about 0.4 KiB of memory per token, and a body may have 32 million
+MOST_PIECES = 1 << 17
 
 
 async def models(call: Call) -> None:

@@ -15,25 +15,26 @@ from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
 from .sampling_fields import BUDGET, MODEL, STREAM, sampling_fields
 from .settings import Settings
 
-# Claude Code puts a block that begins with this text first, and changes it with each request. It would spoil the prefix cache.
+# The beginning of a block that Claude Code sends first and changes with each request. If it were in the prompt, no cached prefix would
+# match.
 BILLING = "x-anthropic-billing-header"
-# What Anthropic's clients send and what changes no answer here.
+# Fields that Anthropic's clients send and that have no effect on answers here.
 _INERT = (
     "metadata", "service_tier", "cache_control", "inference_geo", "speed", "client_metadata", "diagnostics", "user_profile_id",
     "workspace_id", "billing_policy", "fallbacks", "fallback_credit_token", "betas",
 )  # fmt: skip
-# What would change the prompt at Anthropic's.
+# Fields that change the prompt at Anthropic, and have no effect here.
 _WITHOUT_EFFECT = ("context_management", "compaction")
-# Blocks of an assistant's message that only Anthropic can read: sealed reasoning, and what tools that Anthropic runs were asked and gave.
+# Blocks of an assistant's message that only Anthropic can use: encrypted reasoning, and calls and results of tools that Anthropic runs.
 _HOSTED = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result")
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 def fields(settings: Settings) -> Fields:
-    """Returns the table of fields of /v1/messages."""
+    """Returns the table of the body's fields for /v1/messages."""
     blocks = {"type": "array", "items": OBJECT}
     stop = {"type": "string", "minLength": 1, "maxLength": settings.max_stop_length}
-    others = ("stop", "n", "logit_bias", "ignore_eos")  # Messages has other names for these, or no place for what they do
+    others = ("stop", "n", "logit_bias", "ignore_eos")  # Messages has other names for these, or no equivalent
     return Fields(
         (
             MODEL,
@@ -95,7 +96,7 @@ def fields(settings: Settings) -> Fields:
 
 
 def count_fields(settings: Settings) -> Fields:
-    """Returns the table of fields of /v1/messages/count_tokens, which needs no max_tokens."""
+    """Returns the table of the body's fields for /v1/messages/count_tokens, which does not need max_tokens."""
     table = fields(settings)
     loose = Field("max_tokens", {"type": "integer", "minimum": 1}, "Has no effect on the count.", to="max_new_tokens")
     return Fields((*table.but("max_tokens").fields, loose), table.inert, table.refused)
@@ -103,7 +104,7 @@ def count_fields(settings: Settings) -> Fields:
 
 # ---------------------------------------------------------------- the request
 def asked_of(read: Read) -> Asked:
-    """Translates a checked body."""
+    """Converts a checked body to an Asked."""
     thinking = read["thinking"] or {}
     left_out = [*read.ignored, *(name for name in _WITHOUT_EFFECT if read[name])]
     budget = thinking.get("budget_tokens") if thinking.get("type") != "disabled" else None
@@ -134,7 +135,7 @@ def asked_of(read: Read) -> Asked:
 
 
 def _text(block: Any, where: str) -> str:
-    """Returns the text of a text block. Raises Refused (400) for others."""
+    """Returns the text of a text block. Raises Refused (400) for other blocks."""
     kind = block.get("type") if isinstance(block, Mapping) else block
     if kind != "text" or not isinstance(block.get("text"), str):
         raise Refused(400, f"{where} is {shown(kind, 80)}: this server reads text only", param=where.partition("[")[0])
@@ -142,7 +143,7 @@ def _text(block: Any, where: str) -> str:
 
 
 def _blocks(content: Any, where: str) -> list[Any]:
-    """Returns a content as a list of blocks. Raises Refused (400) if it is neither a text nor a list."""
+    """Returns the content of a message as a list of blocks. Raises Refused (400) if it is neither a text nor a list."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if content is not None and not isinstance(content, list):
@@ -151,7 +152,7 @@ def _blocks(content: Any, where: str) -> list[Any]:
 
 
 def _texts(content: Any, where: str) -> list[str]:
-    """Returns the texts of a content."""
+    """Returns the texts in the content of a message."""
     return [_text(block, f"{where}[{i}]") for i, block in enumerate(_blocks(content, where))]
 
 
@@ -161,9 +162,9 @@ def _system(given: Any) -> list[dict[str, Any]]:
 
 
 def _conversation(given: list[Any], left_out: list[str]) -> list[dict[str, Any]]:
-    """Returns the messages in the form of Model.chat(). Results of tools become messages of their own, and successive messages of one role
-    become one, as Anthropic's API has it. Blocks that only Anthropic can read are added to left_out."""
-    found: list[dict[str, Any]] = []  # texts are lists of parts until the end: += would copy a text once for each part
+    """Converts the messages to the form of Model.chat(). Results of tools become separate messages. Successive messages of one role are
+    joined, as in Anthropic's API. Blocks that only Anthropic can use are added to left_out."""
+    found: list[dict[str, Any]] = []  # texts are lists of parts until the end, because += would copy a text once per part
     names: dict[str, str] = {}
     for i, message in enumerate(given):
         where, role = f"messages[{i}]", message.get("role")
@@ -197,7 +198,7 @@ def _join(first: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _assistant(content: Any, where: str, left_out: list[str]) -> dict[str, Any]:
-    """Returns an assistant's message, whose texts are lists of parts."""
+    """Converts an assistant's message. Its texts are lists of parts."""
     message: dict[str, Any] = {"role": "assistant", "content": []}
     for i, block in enumerate(_blocks(content, where)):
         kind = block.get("type") if isinstance(block, Mapping) else None
@@ -216,7 +217,7 @@ def _assistant(content: Any, where: str, left_out: list[str]) -> dict[str, Any]:
 
 
 def _said(content: Any, where: str, role: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns the messages of a user's message, whose contents are lists of parts: results of tools, and its texts."""
+    """Converts a user's message to several messages, for results of tools and for its texts. Their contents are lists of parts."""
     found: list[dict[str, Any]] = []
     texts: list[str] = []
     for i, block in enumerate(_blocks(content, where)):
@@ -234,7 +235,7 @@ def _said(content: Any, where: str, role: str, names: Mapping[str, str]) -> list
 
 
 def _tools(given: Any, left_out: list[str]) -> list[dict[str, Any]]:
-    """Returns the tools in the form of Model.chat(). Those that Anthropic runs or defines are added to left_out."""
+    """Converts the tools to the form of Model.chat(). Tools that Anthropic runs or defines are added to left_out."""
     tools = []
     for i, tool in enumerate(given):
         if tool.get("type") not in (None, "custom"):
@@ -264,7 +265,7 @@ def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 # ---------------------------------------------------------------- the answer
 def _usage(result: ChatResult) -> dict[str, Any]:
-    """Returns the numbers of tokens. Anthropic does not count tokens that the cache had to input_tokens."""
+    """Returns the numbers of tokens. Anthropic's input_tokens does not include tokens that were in the cache."""
     return {
         "input_tokens": result.prompt_tokens - result.reused_tokens,
         "cache_creation_input_tokens": 0,
@@ -275,7 +276,7 @@ def _usage(result: ChatResult) -> dict[str, Any]:
 
 
 def _end(result: ChatResult, calls: bool) -> dict[str, Any]:
-    """Returns why the answer ended."""
+    """Returns the entries that tell why the answer ended."""
     if result.finish_reason == "stop" and isinstance(result.stopped_by, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": result.stopped_by}
     if result.finish_reason in ("length", "cancelled"):
@@ -294,7 +295,7 @@ def _report(result: ChatResult, answering: Answering) -> dict[str, Any]:
 
 
 def _content(block: Block) -> dict[str, Any]:
-    """Returns a whole block."""
+    """Returns a whole block in Anthropic's form."""
     if block.kind == "reasoning":
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     if block.kind == "content":

@@ -1,4 +1,4 @@
-"""The figures of /metrics, in the form of Prometheus. Names and meanings follow vLLM's, with our prefix."""
+"""The metrics of /metrics, in Prometheus' format. Names and meanings follow vLLM's, with the prefix pumice_."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from .calls import Call
     from .models import Models
 
-# Figures as plain values: for each family its name, what it is, its type, and its samples (name, labels, value).
+# Metrics as plain values: a list of (name of the family, help text, type, samples), where a sample is (name, labels, value).
 Families = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
-# Keys of Model.stats() and Model.cache_stats() -> (name, what it is, whether it only grows).
+# Key of Model.stats() or Model.cache_stats() -> (name, help text, whether the value only grows).
 _OF_MODELS = {
     "running": ("requests_running", "requests that take part in steps", False),
     "waiting": ("requests_waiting", "requests that wait", False),
@@ -40,7 +40,7 @@ _OF_MODELS = {
 
 
 class _OfModels:
-    """Reads the models' own counts when /metrics is asked for. Loads nothing."""
+    """Collects the models' own counts when /metrics is requested. Loads nothing."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -57,7 +57,7 @@ class _OfModels:
                 continue
             try:
                 known = {**model.stats(), **(model.cache_stats() if "generate" in model._info["tasks"] else {})}
-            except ValueError:  # it was closed in this moment
+            except ValueError:  # the model was closed at this moment
                 continue
             for key, (name, about, grows) in _OF_MODELS.items():
                 if key in known:
@@ -71,7 +71,7 @@ class _OfModels:
 
 
 class Metrics:
-    """All figures of a server."""
+    """All metrics of a server."""
 
     def __init__(self, models: Models) -> None:
         self._registry = CollectorRegistry()
@@ -90,17 +90,17 @@ class Metrics:
         self._text_tokens = Counter("pumice_embedded_tokens", "tokens of texts of requests to encoders", ["model"], **make)
 
     def begun(self, endpoint: str) -> None:
-        """Counts a request that begins."""
+        """Counts the beginning of a request."""
         self._open.labels(endpoint).inc()
 
     def ended(self, endpoint: str, call: Call) -> None:
-        """Counts a request that ended."""
+        """Counts the end of a request."""
         self._open.labels(endpoint).dec()
         self._requests.labels(endpoint, str(call.status or 500)).inc()
         self._seconds.labels(endpoint).observe(time.monotonic() - call.started)
 
     def tokens(self, model: str, count: int, seconds: float, first: bool) -> None:
-        """Counts tokens of an answer that came `seconds` after the ones before, or after the request's begin."""
+        """Counts tokens of an answer that arrived `seconds` after the previous ones, or after the beginning of the request."""
         self._streamed.labels(model).inc(count)
         if first:
             self._first.labels(model).observe(seconds)
@@ -115,16 +115,16 @@ class Metrics:
             self._queue.labels(model).observe(queued)
 
     def texts(self, model: str, texts: int, tokens: int) -> None:
-        """Counts texts that an encoder read."""
+        """Counts texts that an encoder has computed."""
         self._texts.labels(model).inc(texts)
         self._text_tokens.labels(model).inc(tokens)
 
     def text(self) -> bytes:
-        """Returns all figures in the form of Prometheus."""
+        """Returns all metrics in Prometheus' format."""
         return generate_latest(self._registry)
 
     def families(self) -> Families:
-        """Returns all figures as plain values."""
+        """Returns all metrics as plain values."""
         return [
             (family.name, family.documentation, family.type, [(each.name, each.labels, each.value) for each in family.samples])
             for family in self._registry.collect()
@@ -132,8 +132,8 @@ class Metrics:
 
 
 def text_of(workers: Mapping[int, Families | None]) -> bytes:
-    """Returns the figures of several workers in the form of Prometheus, each with the number of its worker as the label `worker`. None: the
-    worker did not answer, which pumice_worker_up says."""
+    """Returns the metrics of several workers in Prometheus' format, each with the number of its worker as the label `worker`. None means
+    that the worker did not answer, which pumice_worker_up shows."""
     up = GaugeMetricFamily("pumice_worker_up", "1: the figures of the worker are here; 0: it did not answer", labels=["worker"])
     merged: dict[str, Metric] = {}
     for number, families in sorted(workers.items()):
@@ -146,7 +146,7 @@ def text_of(workers: Mapping[int, Families | None]) -> bytes:
 
 
 class _Ready:
-    """A registry of figures that are there already."""
+    """A registry of metrics that have been collected already."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families

@@ -1,4 +1,4 @@
-"""The models that a server serves: by name, loaded at the start or when they are first asked for, and unloaded when nobody uses them."""
+"""The models of a server, by name. They are loaded at the start or when first requested, and unloaded when nobody uses them."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ logger = logging.getLogger("pumice.serve")
 
 
 class Served:
-    """One model under its name. It is in memory or not."""
+    """One model with its name. It may be in memory or not."""
 
     def __init__(self, name: str, source: Any, options: Mapping[str, Any]) -> None:
         self.name = name
-        self.aliases: list[str] = []  # further names
+        self.aliases: list[str] = []  # other names of the model
         self._source, self._options = source, dict(options)
         self.model: Model | None = source if isinstance(source, Model) else None
-        self.kept = self.model is not None  # a Model that the caller loaded is not unloaded, because it is the caller's
+        self.kept = self.model is not None  # whether the model is never unloaded, because the caller has loaded it
         self.created = int(time.time())
         self.users = 0
-        self.used = time.monotonic()  # when a request last used it
-        self.error: str | None = None  # why the last load failed
+        self.used = time.monotonic()  # time at which a request last used the model
+        self.error: str | None = None  # error of the last load, or None
         self.loading: asyncio.Task[None] | None = None
         self.rate = Rate()
         self._habits: TemplateHabits | None = None
 
     @property
     def tasks(self) -> list[str] | None:
-        """What the model can do. None if it is not loaded."""
+        """The tasks that the model can do, or None if it is not loaded."""
         return None if self.model is None else list(self.model._info["tasks"])
 
     async def load(self, settings: Settings) -> None:
-        """Loads the model. Many tasks may wait for the same load; it ends if all of them are cancelled."""
+        """Loads the model. Several tasks may wait for the same load. It is stopped if all of them are cancelled."""
         try:
             model = await pumice.aload(self._source, **self._options)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # also a panic of a package written in Rust
+        except BaseException as error:  # also catches a panic of a package written in Rust
             self.error = f"{type(error).__name__}: {error}"
             raise
         if "generate" in model._info["tasks"]:
@@ -56,14 +56,14 @@ class Served:
         self.model, self.error, self.used = model, None, time.monotonic()
 
     def habits(self) -> TemplateHabits:
-        """What the model's chat template takes. Renders some short conversations at the first call."""
+        """The properties of the model's chat template. The first call renders some short conversations to find them out."""
         assert self.model is not None
         if self._habits is None:
             self._habits = habits_of(self.model)
         return self._habits
 
     def described(self) -> dict[str, Any]:
-        """What /v1/models says of it."""
+        """The entry of the model in /v1/models."""
         meta: dict[str, Any] = {"loaded": self.model is not None, "tasks": self.tasks, "aliases": self.aliases}
         if self.model is not None:
             info = self.model._info
@@ -76,19 +76,19 @@ class Served:
 
 
 class Rate:
-    """How many requests ended in each of the last 60 seconds, from which Retry-After follows."""
+    """The number of requests that ended in each of the last 60 seconds, from which Retry-After is computed."""
 
     def __init__(self) -> None:
         self._ends: dict[int, int] = {}
 
     def count(self) -> None:
-        """Counts a request that ended now."""
+        """Counts a request that ends now."""
         now = int(time.monotonic())
         self._ends = {second: n for second, n in self._ends.items() if second > now - 60}
         self._ends[now] = self._ends.get(now, 0) + 1
 
     def seconds_for(self, waiting: int) -> int:
-        """Returns in how many seconds `waiting` requests will have ended if they end as quickly as those of the last minute: 1 to 60."""
+        """Returns the time in seconds, 1 to 60, in which `waiting` requests will end if they end at the rate of the last minute."""
         now = int(time.monotonic())
         ended = sum(n for second, n in self._ends.items() if second > now - 60)
         return min(60, max(1, -(-waiting * 60 // ended))) if ended else 5
@@ -104,7 +104,7 @@ class Models:
         settings: Settings,
         aside: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
-        """sources: by name, a Model or what load() takes. options: by name, the keywords of load(). aside: Server.aside()."""
+        """sources: name -> a Model, or the source that load() takes. options: name -> keywords of load(). aside: Server.aside()."""
         self._settings, self._aside = settings, aside
         for name in sources:
             check_text(name, "the name of a model")
@@ -126,7 +126,7 @@ class Models:
         return iter(self._served.values())
 
     def find(self, name: str | None) -> Served:
-        """Returns a model by its name or alias. None: the only model. Raises Refused (404) with the names that there are."""
+        """Returns a model by its name or alias. None means the only model. Raises Refused (404), which lists the names."""
         if name is None and len(self._served) == 1:
             return next(iter(self._served.values()))
         known = self._served.get(self._settings.aliases.get(name or "", name or ""))
@@ -138,7 +138,7 @@ class Models:
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[Served]:
-        """Finds a model, loads it if it is not in memory, and keeps it there until the block ends."""
+        """Finds a model, loads it if it is not in memory, and keeps it in memory until the block ends."""
         served = self.find(name)
         served.users += 1
         try:
@@ -153,7 +153,7 @@ class Models:
             served.used = time.monotonic()
 
     async def _load(self, served: Served) -> None:
-        """Loads a model, or waits for the load that other requests have begun."""
+        """Loads a model, or waits for the load that another request has begun."""
         if served.loading is None:
             served.loading = asyncio.create_task(self._load_with_room(served))
             served.loading.add_done_callback(lambda done: _forget(served, done))
@@ -161,8 +161,8 @@ class Models:
         try:
             await asyncio.shield(loading)
         except asyncio.CancelledError:
-            if served.users == 1 and not loading.done():  # nobody else waits for it
-                served.loading = None  # so that the next request begins a load of its own
+            if served.users == 1 and not loading.done():  # no other request waits for this load
+                served.loading = None  # so that the next request begins another load
                 loading.cancel()
             raise
         except Refused:
@@ -171,7 +171,7 @@ class Models:
             raise Refused(503, f"the model {served.name!r} could not be loaded: {error}", param="model", retry_after=10) from error
 
     async def _load_with_room(self, served: Served) -> None:
-        """Loads a model. One is loaded at a time, so that max_loaded holds, and memory is asked for once."""
+        """Loads a model. Models are loaded one at a time, so that max_loaded is kept and two loads do not allocate memory at once."""
         async with self._room:
             if served.model is not None:
                 return
@@ -194,12 +194,12 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether start() has loaded what it should."""
+        """Whether start() has loaded all models that it should load."""
         return self._started
 
     async def start(self) -> None:
-        """Loads the models one after another, unless they are loaded when first asked for: all, or the first ones that max_loaded allows.
-        Raises what load() raises."""
+        """Loads the models one after another: all of them, or the first max_loaded ones. Does nothing if they are loaded when first
+        requested (lazy). Raises the errors of load()."""
         if not self._settings.lazy:
             for served in list(self)[: self._settings.max_loaded]:
                 if served.model is None:
@@ -214,14 +214,14 @@ class Models:
             for served in self:
                 if served.model is not None and not served.kept and served.users == 0 and time.monotonic() - served.used > seconds:
                     async with self._room:
-                        if served.users == 0:  # nobody came meanwhile
+                        if served.users == 0:  # no request has begun to use the model in the meantime
                             try:
                                 await self.unload(served)
-                            except Exception:  # no thread for it, for example; the other models are unloaded all the same
+                            except Exception:  # for example, no thread can be started; the other models must still be unloaded
                                 logger.exception("%s could not be unloaded", served.name)
 
     async def stop(self) -> None:
-        """Frees all models that this server loaded."""
+        """Frees all models that this server has loaded."""
         if self._watch is not None:
             self._watch.cancel()
         for served in self:
@@ -232,7 +232,8 @@ class Models:
 
 
 def _forget(served: Served, done: asyncio.Task[None]) -> None:
-    """Ends a load: the next request for the model begins another one, if it failed. Its error belongs to those that waited for it."""
+    """Clears a load that has ended, so that the next request begins another one if it failed. The requests that waited for it get its
+    error."""
     if served.loading is done:
         served.loading = None
     if not done.cancelled():

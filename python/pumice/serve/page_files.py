@@ -1,5 +1,5 @@
-"""The page's files: read once and served from memory. A request can name only what is in the folder; its path never reaches the file
-system."""
+"""The page's files, which are read once and served from memory. A request can only name files in the folder, because its path is never
+passed to the file system."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {
 
 @cache
 def _files() -> dict[str, tuple[bytes, str, str]]:
-    """Returns name -> (content, its type, its ETag) of each file."""
+    """Returns name -> (content, MIME type, ETag) for each file."""
     found = {}
     for each in files("pumice.serve").joinpath("page").iterdir():
         if (kind := _KINDS.get(each.name.rpartition(".")[2])) is not None:

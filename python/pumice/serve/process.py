@@ -1,4 +1,4 @@
-"""The process of a server: its connections, its start, its stop. https://www.uvicorn.org is the ASGI server."""
+"""The process of a server: its connections, its start and its end. uvicorn (https://www.uvicorn.org) is the ASGI server."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from starlette.applications import Starlette
 from .connections import Connection
 from .server import Server
 
-LAST_SECONDS = 5.0  # how long clients may take to read their last events, after the grace is over
+LAST_SECONDS = 5.0  # time in seconds in which clients may receive their last events after the grace period
 
 
 class Process(uvicorn.Server):
-    """Runs an application of app() until it is told to stop.
+    """Runs an application of app() until the process is told to stop.
 
-    The first stop lets the requests at work go on for Settings.grace seconds, while new ones and /ready get 503. What is still at work then
-    gets an error, in streams as their last event. The second stop ends the process at once."""
+    At the first stop, running requests may continue for Settings.grace seconds, while new requests and /ready get 503. Requests that are
+    still running then get an error, in streams as their last event. The second stop ends the process at once."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class Process(uvicorn.Server):
         loop: str = "auto",
         at_once: Callable[[], None] = lambda: None,
     ) -> None:
-        """ready: is called once, when the models are loaded. loop: the event loop; "auto" takes uvloop if it is installed. at_once: is
-        called before the second stop ends the process, whose usual end is then left out."""
+        """ready: a function that is called once, when the models are loaded. at_once: a function that is called before the second stop ends
+        the process, because Python's usual end is then skipped. loop: the event loop; "auto" uses uvloop if it is installed."""
         self.served: Server = application.state.server
         self.served.logs_failure = False
         settings = self.served.settings
@@ -63,7 +63,7 @@ class Process(uvicorn.Server):
         self.stops = 0  # how often the process was told to stop
 
     def stop(self) -> None:
-        """Tells the process to stop. May be called by a signal handler."""
+        """Tells the process to stop. Signal handlers may call it."""
         self.stops += 1
         self.served.stopping = True
         if self.stops > 1:
@@ -72,10 +72,10 @@ class Process(uvicorn.Server):
 
     # ---------------------------------------------------------------- what uvicorn calls
     async def main_loop(self) -> None:
-        """Returns when the process has been told to stop and no request is at work, or when the models could not be loaded."""
+        """Returns when the process has been told to stop and no request is running, or when the models could not be loaded."""
         clock = min(1.0, self.served.settings.header_seconds / 4, self.served.settings.write_seconds / 4)
         ticks, checked, told = 0, 0.0, False
-        ends: float | None = None  # when the grace is over
+        ends: float | None = None  # end of the grace period, or None before the first stop
         while self.served.failed is None:
             await self.on_tick(ticks)
             ticks, now = ticks + 1, time.monotonic()
@@ -102,10 +102,10 @@ class Process(uvicorn.Server):
         while self.served.calls and time.monotonic() < end:
             await asyncio.sleep(0.02)
 
-    # Replaces uvicorn's, which raises the signal again at the end, so that the exit code would not be 0.
+    # Replaces uvicorn's method, which raises the signal again at the end, so that the exit code would not be 0.
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Takes SIGTERM and Ctrl-C, if this is the main thread."""
+        """Handles SIGTERM and Ctrl-C, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -122,7 +122,7 @@ class Process(uvicorn.Server):
 
 
 def listen(host: str, port: int, path: str | None, backlog: int) -> socket.socket:
-    """Returns a socket that listens at a TCP address, or at a path of the file system. Raises OSError with the address."""
+    """Returns a socket that listens on a TCP address, or on a path of the file system. Raises OSError with the address."""
     where = path or f"{host}:{port}"
     try:
         if path is not None:
@@ -155,7 +155,7 @@ def _listen_at(path: str, backlog: int) -> socket.socket:
 
 
 def _left_behind(path: str) -> bool:
-    """Whether a path is the socket of a server that has ended without removing it."""
+    """Returns whether a path is the socket of a server that has ended without removing it."""
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -175,7 +175,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 def serve(application: Starlette, listening: socket.socket, ready: Callable[[], None], at_once: Callable[[], None]) -> int:
-    """Serves at a socket until the process is told to stop. ready, at_once: as in Process. Returns 0. Raises the error of a model that
+    """Serves on a socket until the process is told to stop. ready, at_once: as in Process. Returns 0. Raises the error of a model that
     could not be loaded."""
     process = Process(application, ready, at_once=at_once)
     process.run(sockets=[listening])

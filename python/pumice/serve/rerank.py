@@ -1,4 +1,5 @@
-"""POST /v1/rerank, /rerank (Jina's and Cohere's first form) and /v2/rerank (Cohere's): documents sorted by how well they fit a query.
+"""POST /v1/rerank, /rerank (Jina's form and Cohere's first form) and /v2/rerank (Cohere's): documents sorted by how well they match a
+query.
 
 https://api.jina.ai/redoc and https://docs.cohere.com/reference/rerank describe the forms."""
 
@@ -16,11 +17,11 @@ from .fields import FLAG, TEXT, Field, Fields
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
 
-DOCUMENTS_A_UNIT = 100  # Cohere's search unit is a query with up to so many documents
+DOCUMENTS_A_UNIT = 100  # number of documents in Cohere's search unit, a query with up to this many documents
 
 
 def fields(settings: Settings) -> Fields:
-    """Returns the table of fields."""
+    """Returns the table of the body's fields."""
     text = {"anyOf": [TEXT, {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}]}
     return Fields(
         (
@@ -52,7 +53,7 @@ def fields(settings: Settings) -> Fields:
 
 
 def _truncation(given: bool | str) -> bool | str:
-    """Returns the keyword `truncate` of the Python calls."""
+    """Returns the value of `truncate` for the Python calls."""
     return True if given in (True, "END") else "error"
 
 
@@ -70,7 +71,7 @@ async def rerank(call: Call) -> None:
         if "classify" in model._info["tasks"]:
             ranked = await model.arank(query, texts, details=True, max_document_tokens=read["max_tokens_per_doc"], **read.keywords)
             order = [(hit.index, hit.score) for hit in ranked.hits]
-            total, cut = int(ranked.tokens.sum()), ranked.cut  # each pair has the query
+            total, cut = int(ranked.tokens.sum()), ranked.cut  # the query counts once for each pair
             about: dict[str, Any] = {"scores": "cross-encoder"}
         elif "encode" in model._info["tasks"]:
             if read["max_tokens_per_doc"] is not None:
@@ -79,8 +80,8 @@ async def rerank(call: Call) -> None:
                 asked = await model.aencode_query([query], details=True, **read.keywords)
             with argument("documents"):
                 given = await model.aencode_document(texts, details=True, **read.keywords)
-            # Always the cosine, which is between 0 and 1 but for texts that have nothing in common. The measure of some models is a
-            # distance or a dot product, of which only the order would have a meaning.
+            # This is always the cosine, which is between 0 and 1 unless the texts have nothing in common. The own measure of some models is
+            # a distance or a dot product, of which only the order would be meaningful.
             found = np.clip(similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64), 0, 1)
             order = [(int(i), float(found[i])) for i in np.argsort(-found, kind="stable")]
             total, cut = int(given.tokens.sum() + asked.tokens.sum()), given.cut

@@ -1,5 +1,5 @@
 """POST /v1/responses and /v1/responses/input_tokens, as https://platform.openai.com/docs/api-reference/responses describes them. Nothing is
-stored: each request has the whole conversation."""
+stored, so each request has the whole conversation."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
 from .sampling_fields import BUDGET, INERT, MODEL, STREAM, sampling_fields
 from .settings import Settings
 
-_SEALED = "pumice:"  # with this text begins the encrypted_content of a reasoning item, which is the reasoning in base64
-# Values of `include`.
+_SEALED = "pumice:"  # encrypted_content of a reasoning item is this text, and then the reasoning in base64
 _REASONING = ("effort", "max_tokens", "summary", "generate_summary")  # entries of the field reasoning that have an effect
+# Values of `include`.
 _ENCRYPTED, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
-# Items that tools of OpenAI leave in a conversation. A model that runs here has no use for them.
+# Items of tools that OpenAI runs. They are left out of a conversation, because a model here cannot use them.
 _HOSTED = (
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call", "computer_call_output",
     "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call", "tool_search_call", "tool_search_output",
@@ -36,8 +36,9 @@ _HOSTED = (
 
 
 def fields(settings: Settings) -> Fields:
-    """Returns the table of fields."""
-    others = ("stop", "n", "logit_bias", "ignore_eos", "presence_penalty", "frequency_penalty")  # Responses does not have these
+    """Returns the table of the body's fields."""
+    # fields of other endpoints that Responses does not have
+    others = ("stop", "n", "logit_bias", "ignore_eos", "presence_penalty", "frequency_penalty")
     effort = {"anyOf": [TEXT, {"type": "null"}]}
     return Fields(
         (
@@ -105,7 +106,7 @@ def fields(settings: Settings) -> Fields:
 # ---------------------------------------------------------------- tools
 @dataclass(frozen=True)
 class Named:
-    """A tool as the client knows it. The model knows it under one name without a namespace."""
+    """A tool by the client's name. The model gets a single name without a namespace."""
 
     name: str
     namespace: str | None = None
@@ -114,7 +115,7 @@ class Named:
 
 @dataclass
 class Tools:
-    """The tools of a request. named: by the name that the model sees. grammars: a custom tool has a grammar."""
+    """The tools of a request. named: the model's name for a tool -> the client's. grammars: whether a custom tool has a grammar."""
 
     listed: list[dict[str, Any]] = field(default_factory=list)
     named: dict[str, Named] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Tools:
     grammars: bool = False
 
     def add(self, given: Any, where: str, namespace: str | None = None) -> None:
-        """Adds tools. Those that only OpenAI runs are left out and named."""
+        """Adds tools. Tools that only OpenAI runs are not added; their names go to left_out."""
         if not isinstance(given, list):
             raise Refused(400, f"{where} must be a list, not {shown(given, 80)}", param=where.partition("[")[0])
         for i, tool in enumerate(given):
@@ -147,7 +148,7 @@ class Tools:
                 self.listed.append(function_tool(flat, tool.get("description"), tool.get("parameters"), here, tool.get("strict")))
 
     def flat(self, given: Mapping[str, Any]) -> str:
-        """Returns the model's name of the tool that a tool_choice names. Raises Refused (400) if there is none."""
+        """Returns the model's name for the tool that a tool_choice names. Raises Refused (400) if there is no such tool."""
         name, namespace = given.get("name"), given.get("namespace")
         found = [
             flat
@@ -161,12 +162,12 @@ class Tools:
 
 
 def flat_name(name: str, namespace: Any) -> str:
-    """Returns the name that the model sees of a tool in a namespace."""
+    """Returns the model's name for a tool in a namespace."""
     return f"{namespace}__{name}" if namespace else name
 
 
 def _choice(given: Any, tools: Tools) -> tuple[Any, list[dict[str, Any]]]:
-    """Returns chat()'s tool_choice, and the tools that may be called."""
+    """Returns (chat()'s tool_choice, the tools that may be called)."""
     if not isinstance(given, Mapping):
         return chosen(given, tools.listed)
     if given.get("type") == "allowed_tools":
@@ -180,7 +181,7 @@ def _choice(given: Any, tools: Tools) -> tuple[Any, list[dict[str, Any]]]:
 
 # ---------------------------------------------------------------- the request
 def asked_of(read: Read) -> tuple[Asked, Tools]:
-    """Translates a checked body."""
+    """Converts a checked body to an Asked."""
     tools = Tools(left_out=list(read.ignored))
     tools.add(read["tools"] or [], "tools")
     items = read["input"]
@@ -219,7 +220,7 @@ def asked_of(read: Read) -> tuple[Asked, Tools]:
 
 
 def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns chat()'s response_format. Responses has the entries of json_schema beside the type."""
+    """Returns chat()'s response_format. In Responses, the entries of json_schema are beside the type."""
     if given is None or given["type"] == "text":
         return None
     inner = {key: value for key, value in given.items() if key != "type" and value is not None}
@@ -227,12 +228,13 @@ def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
-    """Returns the items as messages of Model.chat(). Reasoning, texts and calls that follow each other are one message of the assistant."""
+    """Converts the items to messages of Model.chat(). Successive reasoning, texts and calls become one message of the assistant."""
     found: list[dict[str, Any]] = []
     names: dict[str, str] = {}
 
     def assistant() -> dict[str, Any]:
-        """Returns the message that the next text or call belongs to. Its texts are lists of parts until the end: += would copy them."""
+        """Returns the message to which the next text or call belongs. Its texts are lists of parts until the end, because += would copy
+        them."""
         if not found or found[-1]["role"] != "assistant":
             found.append({"role": "assistant", "content": []})
         return found[-1]
@@ -244,7 +246,7 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
             if content is None:
                 raise Refused(400, f"{where} has no content; it must be a string or a list of parts", param="input")
             if role == "assistant":
-                # A list's parts follow each other without anything between them, as the model wrote them.
+                # The parts of a list are joined without a separator, as the model wrote them.
                 parts = [[part] for part in content] if isinstance(content, list) else [content]
                 assistant()["content"] += [_content_text(part, where) for part in parts]
             elif role in ("user", "system", "developer"):
@@ -291,7 +293,7 @@ def _content_text(content: Any, where: str) -> str:
 
 
 def _thought(item: Mapping[str, Any]) -> str:
-    """Returns the reasoning of an item: its content, or what encrypted_content carries, or its summary."""
+    """Returns the reasoning of an item: its content, or the reasoning in encrypted_content, or its summary."""
     for parts in (item.get("content"), item.get("encrypted_content"), item.get("summary")):
         if isinstance(parts, str) and parts.startswith(_SEALED):
             try:
@@ -306,15 +308,15 @@ def _thought(item: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- the answer
 @dataclass
 class Form:
-    """What an answer looks like to the client. head: what its response object has from the begin."""
+    """The form of an answer for the client. head: the entries that its response object has from the beginning."""
 
     head: dict[str, Any]
     tools: Tools
-    summary: bool  # the client asked for a summary, so the reasoning goes out as one
-    sealed: bool  # the client asked for encrypted_content
+    summary: bool  # whether the client requested a summary; the whole reasoning is then sent as the summary
+    sealed: bool  # whether the client requested encrypted_content
 
     def item(self, block: Block, item_id: str, status: str) -> dict[str, Any]:
-        """Returns a block as an item. status: in_progress, which has no text yet, completed or incomplete."""
+        """Returns a block as an item. status: "in_progress" (the item has no text yet), "completed" or "incomplete"."""
         text = "" if status == "in_progress" else block.text
         if block.kind == "content":
             content = [] if status == "in_progress" else [self.part(block, text)]
@@ -332,7 +334,7 @@ class Form:
         return {**called, "type": "function_call", "arguments": text}
 
     def named(self, block: Block) -> Named:
-        """Returns the client's name of a call's tool. A name that no tool has is given back as the model wrote it."""
+        """Returns the client's name for a call's tool. If no tool has the name, returns it as the model wrote it."""
         return self.tools.named.get(block.name, Named(block.name))
 
     def part(self, block: Block, text: str) -> dict[str, Any]:
@@ -369,14 +371,14 @@ class Form:
 
 
 def custom_input(block: Block) -> str:
-    """Returns the text that a custom tool is called with. Of a call that did not become complete, as much as there is."""
+    """Returns the text with which a custom tool is called. If the call did not become complete, returns the beginning of the text."""
     if block.called is not None and isinstance(said := block.called.arguments.get(INPUT), str):
         return said
     return ArrivingInput().feed(block.text)
 
 
 def _form_of(read: Read, tools: Tools, model: str) -> Form:
-    """Returns the form of the answer to a checked body. Raises ValueError for a value that JSON cannot give back."""
+    """Returns the form of the answer to a checked body. Raises ValueError for a value that JSON cannot represent."""
     reasoning, text = read["reasoning"] or {}, read["text"] or {}
     head = {
         "id": new_id("resp_"),
@@ -406,7 +408,7 @@ def _form_of(read: Read, tools: Tools, model: str) -> Form:
         "truncation": read.get("truncation", "disabled"),
         "usage": None,
     }
-    dumped(head)  # a value that is nested too deep is the request's fault, so it is found before the answer begins
+    dumped(head)  # raises the error of a value that is nested too deep before the answer begins, because this is the request's fault
     summary = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
     return Form(head, tools, summary, _ENCRYPTED in (read["include"] or ()))
 
@@ -436,7 +438,7 @@ async def input_tokens(call: Call) -> None:
 
 
 def _entries(model: Model, chunk: Chunk) -> list[dict[str, Any]]:
-    """Returns the log-probabilities of a chunk's tokens as Responses has them, or [] if they are not asked for."""
+    """Returns the log-probabilities of a chunk's tokens in the form of Responses, or [] if the request wants none."""
     if chunk.logprobs is None or not len(chunk.ids):
         return []
     found: list[dict[str, Any]] = logprobs_of(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs)["content"]
@@ -451,7 +453,7 @@ def status_of(block: Block) -> str:
 # ---------------------------------------------------------------- the stream
 @dataclass
 class Events:
-    """Makes the events of one answer. items: the items that have ended, by place."""
+    """Makes the events of one answer. items: index -> item that has ended."""
 
     form: Form
     number: int = 0
@@ -460,7 +462,7 @@ class Events:
     inputs: dict[int, ArrivingInput] = field(default_factory=dict)
 
     def event(self, kind: str, **entries: Any) -> bytes:
-        """Returns one event."""
+        """Returns the bytes of one event."""
         data = dumped({"type": f"response.{kind}", "sequence_number": self.number, **entries})
         self.number += 1
         return f"event: response.{kind}\n".encode() + b"data: " + data + b"\n\n"
@@ -477,7 +479,7 @@ class Events:
         return b"".join(self._begins(block) if change.what == "begins" else self._ends(block))
 
     def _at(self, block: Block) -> dict[str, Any]:
-        """Returns the entries that say which text of which item an event belongs to."""
+        """Returns the entries that identify the item, and the text in it, to which an event belongs."""
         at = {"item_id": self.ids[block.place], "output_index": block.place}
         if block.kind == "tool_call":
             return at
@@ -487,7 +489,7 @@ class Events:
         return block.kind == "reasoning" and self.form.summary
 
     def _text(self, block: Block) -> str:
-        """Returns the name of the events that carry a block's text."""
+        """Returns the name of the events that contain a block's text."""
         if block.kind == "content":
             return "output_text"
         if block.kind == "reasoning":

@@ -1,4 +1,4 @@
-"""The fields of all endpoints that generate text: OpenAI's names and those of pumice's own keywords."""
+"""The fields of all endpoints that generate text, with OpenAI's names and with the names of pumice's own keywords."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .settings import Settings
 
 
 def _seed(value: int) -> int | None:
-    return None if value == -1 else value  # llama.cpp's clients send -1 for "any"
+    return None if value == -1 else value  # llama.cpp's clients send -1 for a random seed
 
 
 def biases(given: dict[str, Any]) -> dict[int, float]:
-    """Reads OpenAI's logit_bias: its keys are token ids as text."""
+    """Converts OpenAI's logit_bias, whose keys are token ids as text."""
     result: dict[int, float] = {}
     for key, value in given.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 10):
@@ -31,7 +31,7 @@ def _stops(given: str | list[str]) -> list[str]:
 
 
 def sampling_fields(settings: Settings) -> tuple[Field, ...]:
-    """Returns the fields. Their limits are those of the server."""
+    """Returns the fields. Their limits are those of the server's settings."""
     stop = {"type": "string", "minLength": 1, "maxLength": settings.max_stop_length}
     texts = {"type": "array", "items": stop, "maxItems": settings.max_biases}
     number = dict.fromkeys(_NUMBERS, NUMBER) | dict.fromkeys(_INTEGERS, INTEGER)
@@ -90,7 +90,7 @@ STREAM_OPTIONS = Field(
     "include_usage: a last event with the numbers of tokens.",
 )
 MODEL = Field("model", TEXT, "The name of a model of /v1/models. A server of one model needs none.")
-# What OpenAI's clients send and what changes no answer here.
+# Fields that OpenAI's clients send and that have no effect on answers here.
 INERT = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata",
 )  # fmt: skip

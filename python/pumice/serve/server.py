@@ -1,4 +1,4 @@
-"""What all requests share: settings, models, figures and the tables of fields."""
+"""The part that all requests share: settings, models, metrics and the tables of fields."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pumice.serve")
 T = TypeVar("T")
 
-THREADS, MOST_ASIDE = 8, 4096  # for work that takes longer than an event loop should be busy, and how much of it may wait
+# for work that would block the event loop for too long: number of threads, and maximum number of waiting jobs
+THREADS, MOST_ASIDE = 8, 4096
 
 
 class Tables:
-    """The table of fields of each endpoint, made once for the server's limits."""
+    """The tables of fields of all endpoints, made once with the server's limits."""
 
     def __init__(self, settings: Settings) -> None:
         self.chat = chat_completions.fields(settings)
@@ -44,7 +45,7 @@ class Tables:
         self.template = listings.template_fields(settings)
 
     def by_path(self) -> dict[str, Fields]:
-        """Returns the tables by the paths that they describe."""
+        """Returns path -> the table that describes its bodies."""
         return {
             "/v1/chat/completions": self.chat,
             "/v1/completions": self.completions,
@@ -72,24 +73,25 @@ class Server:
         settings: Settings,
         paths: Sequence[tuple[str, str, Any, Any]],
     ) -> None:
-        """paths: those of the application, for its description."""
+        """paths: the paths of the application, for its OpenAPI description."""
         self.settings, self.paths = settings, paths
         self._threads = Workers(THREADS, MOST_ASIDE)
         self.models = Models(sources, options, settings, self.aside)
         self.metrics = Metrics(self.models)
         self.tables = Tables(settings)
-        self.held_bytes = 0  # of bodies that wait or are at work
-        self.calls: set[Call] = set()  # at work
+        self.held_bytes = 0  # number of bytes of the bodies of all waiting and running requests
+        self.calls: set[Call] = set()  # the running requests
         self.stopping = False
-        self.lost: str | None = None  # what a driver said when a GPU was lost: its models do not run until the process starts again
-        self.failed: BaseException | None = None  # why the models could not be loaded
-        self.logs_failure = True  # False: `pumice serve` ends with this error as its one line
-        self.workers: WorkerFigures | None = None  # of `--workers`, how this one asks the others for their figures
+        # the driver's error when a GPU was lost, or None; the models on it do not run until the process is started again
+        self.lost: str | None = None
+        self.failed: BaseException | None = None  # the error because of which the models could not be loaded, or None
+        self.logs_failure = True  # False for `pumice serve`, which ends with this error as its one line
+        self.workers: WorkerFigures | None = None  # with `--workers`, the object that collects the metrics of all workers
         self._starting: asyncio.Task[None] | None = None
 
     # ---------------------------------------------------------------- life
     async def start(self) -> None:
-        """Begins to load the models. Requests are taken meanwhile, and /ready says 503."""
+        """Begins to load the models. In the meantime, requests are accepted and /ready answers 503."""
         self._starting = asyncio.create_task(self._load())
 
     async def _load(self) -> None:
@@ -97,13 +99,14 @@ class Server:
             await self.models.start()
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # also a panic of a package written in Rust, after which the server would load for ever
+        # also catches a panic of a package written in Rust; without that, the server would seem to load for ever
+        except BaseException as error:
             self.failed = error
             if self.logs_failure:
                 logger.error("the models could not be loaded: %s", error)
 
     async def stop(self) -> None:
-        """Frees the models that the server loaded."""
+        """Frees the models that the server has loaded."""
         self.stopping = True
         if self._starting is not None:
             self._starting.cancel()
@@ -114,7 +117,7 @@ class Server:
 
     @property
     def not_ready(self) -> str | None:
-        """Why requests are not taken, or None."""
+        """The reason why requests are not accepted, or None."""
         if self.stopping:
             return "stopping"
         if self.failed is not None:
@@ -124,32 +127,32 @@ class Server:
         return None if self.models.ready else "loading"
 
     def end_calls(self) -> None:
-        """Ends all requests at work with an error, because the server stops."""
+        """Ends all running requests with an error, because the server is stopping."""
         for call in list(self.calls):
             call.end(Refused(503, "this server stops", code="stopping", retry_after=5))
 
     # ---------------------------------------------------------------- help for requests
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
-        """Has a thread call work(*args), because it may take longer than an event loop should be busy (5 ms)."""
+        """Calls work(*args) in a thread, because it may take longer than the event loop may be blocked (5 ms)."""
         return await in_thread(self._threads, lambda: work(*args))
 
     async def figures(self) -> bytes:
-        """Returns the content of /metrics: of all workers, if there are some."""
+        """Returns the content of /metrics. With several workers, it has the metrics of all of them."""
         return await (self.aside(self.metrics.text) if self.workers is None else self.workers.text())
 
     def retry_after(self, model: str | None) -> int:
-        """Returns in how many seconds a client should try again."""
+        """Returns the time in seconds after which a client should try again."""
         served = next((each for each in self.models if each.name == model), None)
         if served is None or served.model is None:
             return 1
         try:
             waiting = int(served.model.stats()["waiting"])
-        except ValueError:  # it is closed in this moment
+        except ValueError:  # the model is being closed
             return 1
         return served.rate.seconds_for(waiting)
 
     def log_failure(self, call: Call, failure: Refused, error: BaseException) -> None:
-        """Writes a failure to the log, and remembers that a GPU was lost. The text of a request is never written."""
+        """Logs a failure, and remembers that a GPU was lost. The text of a request is never logged."""
         if isinstance(error, DeviceLostError):
             self.lost = str(error)
         if failure is error:
@@ -162,7 +165,7 @@ class Server:
 
     @property
     def fingerprint(self) -> str:
-        """OpenAI's system_fingerprint: equal seeds give equal answers while it is the same."""
+        """OpenAI's system_fingerprint. As long as it is the same, equal seeds give equal answers."""
         import pumice
 
         return f"pumice-{pumice.__version__}"

@@ -8,39 +8,39 @@ from typing import Any
 
 
 def option(default: Any, group: str, about: str) -> Any:
-    """Returns a setting that has an option of its name. group: its heading in --help. about: what --help says of it."""
+    """Returns a setting that has an option of the same name. group: the option's heading in --help. about: its text in --help."""
     return field(default=default, metadata={"group": group, "about": about})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What app() and `pumice serve` may be told. Sizes are in bytes, times in seconds. `pumice serve --help` and docs/serving.md explain
+    """The settings of app() and `pumice serve`. Sizes are in bytes, times in seconds. `pumice serve --help` and docs/serving.md explain
     them."""
 
-    # ---- who may ask
-    # Keys of which a request must carry one, as "Authorization: Bearer KEY" or "x-api-key: KEY". Empty: none is needed.
+    # ---- access
+    # API keys. A request must have one of them, as "Authorization: Bearer KEY" or "x-api-key: KEY". If empty, no key is needed.
     api_keys: tuple[str, ...] = ()
-    # Names that the Host header may have, beside IP addresses; "*" allows all. A page of another site could otherwise reach this server
-    # under a name of its own that resolves to 127.0.0.1 (DNS rebinding).
+    # Names that the Host header may have, in addition to IP addresses. "*" allows all. Without this check, a page of another site could
+    # reach this server under a name of its own that resolves to 127.0.0.1 (DNS rebinding).
     hosts: tuple[str, ...] = ("localhost",)
     # Origins whose pages may call this server from a browser.
     cors_origins: tuple[str, ...] = ()
 
     # ---- models
-    # Other names of models: {"gpt-4o": "chat"}.
+    # Other names for models: {"gpt-4o": "chat"}.
     aliases: Mapping[str, str] = field(default_factory=dict)
-    # True: models are loaded when they are first asked for, not at the start.
+    # True loads models when they are first requested, not at the start.
     lazy: bool = False
-    # None: never, and all.
+    # None for idle_unload means never. None for max_loaded means no limit.
     idle_unload: float | None = option(None, "models", "unload a model that was not used for so many seconds")
     max_loaded: int | None = option(None, "models", "most models in memory; where one more is asked for, the longest unused one goes")
-    # Sampling for requests that do not set it: keywords of generate().
+    # Keywords of generate() for requests that do not set them.
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
-    # ---- what requests may have
-    # Unknown fields of a body are ignored, and named in the answer, where they would be an error.
+    # ---- limits of requests
+    # True ignores unknown fields of a body and names them in the answer. Otherwise they are an error.
     ignore_unknown_fields: bool = False
-    # /v1/embeddings takes token ids. Clients that send them by default send those of OpenAI's tokenizer, whose meaning here is another.
+    # True lets /v1/embeddings accept token ids. Clients that send ids by default use OpenAI's tokenizer, whose ids mean other tokens here.
     token_inputs: bool = False
     max_headers: int = option(64 << 10, "sizes", "most bytes of a request's headers")
     max_body: int = option(32 << 20, "sizes", "most bytes of a request's body")
@@ -48,9 +48,9 @@ class Settings:
     max_inputs: int = option(2048, "sizes", "most texts of /v1/embeddings, and prompts of /v1/completions")
     max_documents: int = option(1024, "sizes", "most documents of /v1/rerank")
     max_n: int = option(16, "sizes", "most answers to a prompt (n)")
-    # One step of 16,000 sequences would hold the event loop for seconds.
+    # One step of 16,000 sequences would block the event loop for seconds.
     max_sequences: int = option(512, "sizes", "most prompts of a request times n")
-    # An answer that is not streamed holds all of them, and takes some 160 bytes for each until it is written.
+    # An answer that is not streamed keeps all of them in memory until it is written, about 160 bytes each.
     max_logprobs: int = option(2 << 20, "sizes", "most log-probabilities of an answer of /v1/completions")
     max_stops: int = option(16, "sizes", "most stop texts")
     max_stop_length: int = option(256, "sizes", "most characters of a stop text")
@@ -66,12 +66,13 @@ class Settings:
     header_seconds: float = option(10.0, "load", "how long a client may take for a request's headers")
     body_seconds: float = option(30.0, "load", "how long a client may take for a request's body")
     write_seconds: float = option(60.0, "load", "a client that reads nothing for so long is cut off")
-    # A send takes some 0.13 ms of a processor from the model, and people do not see 25 a second as steps. The first and the last tokens are
-    # sent at once.
+    # A send takes about 0.13 ms of processor time from the model, and people do not notice steps of 25 a second. The first and the last
+    # tokens are sent at once.
     chunk_seconds: float = option(0.04, "load", "the tokens of a stream are sent at least so far apart; 0: each by itself")
-    # So that no proxy takes the connection for dead.
+    # Keeps proxies from closing the connection as dead.
     ping_seconds: float = option(15.0, "load", "a silent stream gets a comment after so long")
-    # More than the 60 s of nginx: who closes first must be the one that sends next.
+    # More than the 60 s of nginx, so that nginx closes the connection first: the side that closes first must be the one that sends the next
+    # request.
     keep_alive_seconds: float = option(65.0, "load", "how long a connection without a request is kept")
     grace: float = option(30.0, "load", "how long requests may go on after SIGTERM or Ctrl-C")
 
@@ -87,21 +88,21 @@ class Settings:
             elif each.type in ("int", "int | None") and value is not None:
                 integer(name, value, 0 if name == "waiting" else 1)
             elif each.type in ("float", "float | None") and value is not None:
-                if name != "chunk_seconds":  # a setting of requests, which is checked below
+                if name != "chunk_seconds":  # it is a setting of requests, which is checked below
                     real(name, value, 0.0, 1e9, open_low=name != "grace")
             elif each.type == "tuple[str, ...]":
                 if isinstance(value, str) or not all(isinstance(one, str) and one.isascii() and one.isprintable() for one in value):
-                    # The value is not shown, because it may be a key.
+                    # The message does not show the value, because it may be a key.
                     raise TypeError(f"{name} must be a list of texts of printable ASCII characters")
                 if "" in value or any(" " in one for one in value):
                     raise ValueError(f"{name} has an empty text, or one with a space, which no header can have")
-        # stop_ids is no keyword of generate(): its `stop` takes ids, too.
+        # stop_ids is no keyword of generate(), because its `stop` accepts ids, too.
         known = [each.name for each in fields(SamplingParams) if each.name != "stop_ids"]
         for name in self.sampling:
             if name not in known:
                 raise unknown_keyword("sampling", name, known)
-        # Both are settings of each request. A wrong value would have every request get 400, which blames the client. What depends on the
-        # model's own settings or on its tokenizer is checked with each request.
+        # Both apply to each request. With a wrong value, every request would get 400, which blames the client. Values that depend on the
+        # model's own settings or its tokenizer are checked with each request.
         check_without_model(self.sampling)
         check_without_model({"chunk_seconds": self.chunk_seconds})
         for alias, name in self.aliases.items():

@@ -1,4 +1,4 @@
-"""What a chat template takes, found by rendering short conversations: clients send roles and orders that some templates refuse."""
+"""Finds out what a chat template accepts, by rendering short conversations. Clients send roles and orders that some templates refuse."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _MARK = "7Q1ZK"  # a text that no template writes by itself
 
 @dataclass(frozen=True)
 class TemplateHabits:
-    """developer: it knows the role "developer". several: it takes several system messages at the begin, and later: one after the begin.
-    reasoning: the key of a message under which it looks for reasoning. marked: the texts around reasoning in answers are known, so it can
-    be ended. variables: the names that it reads."""
+    """What a chat template accepts and uses. developer: whether it accepts the role "developer". several: whether it accepts several system
+    messages at the beginning. later: whether it accepts a system message after the beginning. reasoning: the key of a message from which it
+    takes reasoning. marked: whether the markers around reasoning in answers are known, so that the reasoning can be ended. variables: the
+    names of the variables that it uses."""
 
     developer: bool
     several: bool
@@ -28,11 +29,11 @@ class TemplateHabits:
 
 
 def habits_of(model: Model) -> TemplateHabits:
-    """Returns what a model's chat template takes. Raises ChatTemplateError if it has none."""
+    """Returns the properties of a model's chat template. Raises ChatTemplateError if the model has none."""
     template = model._chats.template()
 
     def shows(*messages: Mapping[str, Any]) -> bool:
-        """Whether the template renders a conversation with all of its marked texts."""
+        """Returns whether the template renders a conversation with all of its marked texts."""
         try:
             return bool(template.render(messages).count(_MARK) == sum(m["content"].count(_MARK) for m in messages))
         except (PumiceError, ValueError, TypeError):

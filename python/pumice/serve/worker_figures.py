@@ -1,9 +1,9 @@
-"""The figures of all workers in one answer of /metrics.
+"""Collects the metrics of all workers for one answer of /metrics.
 
-The system hands a request to any worker, and each worker counts only what it does itself. So the worker that is asked for /metrics asks the
-others. For each worker there is a pair of sockets, which is made before the processes fork: the others ask at one end, and the worker
-hears at the other. A question carries one end of a further socket pair, into which the worker writes its figures. The sockets outlive a
-worker: its successor hears at the same one."""
+The system hands a request to any worker, and each worker counts only its own work. So the worker that gets a request for /metrics asks the
+others. For each worker there is a pair of sockets, which is made before the processes fork: the other workers write to one end, and the
+worker reads from the other. A question carries one end of another socket pair, into which the worker writes its metrics. The sockets
+outlive a worker, so that its successor reads from the same socket."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .metrics import Families, text_of
 if TYPE_CHECKING:
     from .server import Server
 
-SECONDS = 5.0  # a worker that has not answered by then is left out; Prometheus itself waits 10 s
-_MOST_SOCKETS = 64  # most file descriptors that recv_fds() accepts in one message; a message carries one
+SECONDS = 5.0  # a worker that has not answered after this many seconds is left out; Prometheus itself waits 10 s
+_MOST_SOCKETS = 64  # maximum number of file descriptors that recv_fds() accepts at once; each message carries one
 
 
 class FigureSockets:
-    """The sockets at which workers hear questions, made before the first fork."""
+    """The sockets from which workers read questions. They are made before the first fork."""
 
     def __init__(self, workers: int) -> None:
         self._pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(workers)]
@@ -38,12 +38,12 @@ class FigureSockets:
         return len(self._pairs)
 
     def hears(self, number: int) -> socket.socket:
-        """Returns the socket from which a worker reads the other workers' requests for its figures."""
+        """Returns the socket from which a worker reads the other workers' questions."""
         return self._pairs[number][1]
 
     def ask(self, number: int) -> socket.socket:
-        """Asks a worker for its figures. Returns the socket from which they can be read. Raises OSError if the worker has not read the many
-        questions before, and if no more files can be opened."""
+        """Asks a worker for its metrics. Returns the socket from which they can be read. Raises OSError if too many earlier questions wait
+        for the worker, or if no more files can be opened."""
         mine, its = socket.socketpair()
         with its:
             try:
@@ -62,14 +62,14 @@ class FigureSockets:
 
 
 class WorkerFigures:
-    """One worker's part: it answers the questions of the others, and asks them."""
+    """One worker's part: it answers the questions of the other workers, and asks them."""
 
     def __init__(self, server: Server, sockets: FigureSockets, number: int) -> None:
         self._server, self._sockets, self._number = server, sockets, number
         self._answers: set[asyncio.Task[None]] = set()  # kept here, because an event loop keeps no reference to its tasks
 
     def listen(self) -> None:
-        """Begins to answer questions, in the running event loop."""
+        """Begins to answer questions in the running event loop."""
         asyncio.get_running_loop().add_reader(self._sockets.hears(self._number).fileno(), self._asked)
 
     def _asked(self) -> None:
@@ -87,22 +87,22 @@ class WorkerFigures:
         with asker:
             asker.setblocking(False)
             found = await self._server.aside(lambda: dumped(self._server.metrics.families()))
-            with contextlib.suppress(OSError, asyncio.TimeoutError):  # the asker waits no longer
+            with contextlib.suppress(OSError, asyncio.TimeoutError):  # the worker that asked has stopped waiting
                 await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(asker, found), SECONDS)
 
     async def text(self) -> bytes:
-        """Returns the figures of all workers in the form of Prometheus. Each has the label `worker`, its number."""
+        """Returns the metrics of all workers in Prometheus' format. Each has the label `worker` with the worker's number."""
         others = [number for number in range(len(self._sockets)) if number != self._number]
         own, *found = await asyncio.gather(self._server.aside(self._server.metrics.families), *map(self._of, others))
         return await self._server.aside(text_of, {self._number: own, **dict(zip(others, found, strict=True))})
 
     async def _of(self, number: int) -> Families | None:
-        """Returns the figures of another worker, or None if it does not answer in time."""
+        """Returns the metrics of another worker, or None if it does not answer in time."""
         try:
             with self._sockets.ask(number) as asked:
                 data = await asyncio.wait_for(_all_of(asked), SECONDS)
             return orjson.loads(data)  # type: ignore[no-any-return]
-        except (OSError, asyncio.TimeoutError, orjson.JSONDecodeError):  # the last: it died while it wrote
+        except (OSError, asyncio.TimeoutError, orjson.JSONDecodeError):  # a JSONDecodeError means that the worker died while it wrote
             return None
 
 

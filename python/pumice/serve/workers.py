@@ -1,7 +1,8 @@
 """`pumice serve --workers N`: N processes that share one copy of the weights and one listening socket.
 
-The models are loaded in this process, which then forks. Weights are only read, so the processes go on sharing their memory. Each has its
-own batch, its own keys and values, and an Nth of the threads. A process that dies is replaced: the requests of the others go on."""
+The models are loaded in this process, which then forks. Weights are only read, so the processes continue to share their memory. Each
+process has its own batch, its own keys and values, and 1/N of the threads. A process that dies is replaced, and the requests of the others
+continue."""
 
 from __future__ import annotations
 
@@ -33,23 +34,24 @@ from .worker_figures import FigureSockets, WorkerFigures
 
 logger = logging.getLogger("pumice.serve")
 
-# A worker that lived for less than SHORT seconds is replaced PAUSE seconds later, so that one that always dies does not busy the machine.
-# One that could not be started is tried again after as long.
+# A worker that lived for less than SHORT seconds is replaced PAUSE seconds later, so that a worker that always dies does not keep the
+# machine busy. If a worker could not be started, the next try is PAUSE seconds later, too.
 SHORT, PAUSE = 5.0, 1.0
 
 
 class Worker(Process):
-    """The server in a forked process. It stops when its parent says so, when its parent has died, and at SIGTERM. A terminal sends Ctrl-C
-    to all processes; the parent alone acts on it."""
+    """The server in a forked process. It stops when its parent tells it to, when its parent has died, and at SIGTERM. A terminal sends
+    Ctrl-C to all processes, but only the parent acts on it."""
 
     def __init__(self, parent: socket.socket, **given: Any) -> None:
         super().__init__(**given)
         self._parent = parent
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to listen for requests, and for the parent, of which any byte, and its end, means: stop."""
-        # asyncio takes as many connections at once as `backlog` says. One at a time is fair: else the worker that wakes first takes all
-        # that came together. The queue of the system itself stays long.
+        """Begins to listen for requests, and to the parent's socket. Any byte from the parent, or the end of the socket, means that the
+        worker must stop."""
+        # asyncio accepts up to `backlog` connections at once. Accepting one at a time is fair. Otherwise, if several connections arrive
+        # together, the worker that wakes first would accept all of them. The system's own queue stays long.
         self.config.backlog = 1
         await super().startup(sockets)
         if self.served.workers is not None:
@@ -65,13 +67,13 @@ class Worker(Process):
         loop.add_reader(self._parent.fileno(), told)
 
     def stop(self) -> None:
-        """Tells the process to stop. Further calls do nothing: the parent ends at once what must end at once."""
+        """Tells the process to stop. Further calls do nothing, because the parent kills a worker that must end at once."""
         if not self.stops:
             super().stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Takes SIGTERM."""
+        """Handles SIGTERM, and ignores Ctrl-C."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
         yield
@@ -79,7 +81,7 @@ class Worker(Process):
 
 @dataclass
 class Child:
-    """A worker, as its parent knows it."""
+    """The parent's record of a worker."""
 
     number: int
     pid: int
@@ -88,14 +90,14 @@ class Child:
 
 
 class Workers:
-    """The parent of all workers. It computes nothing."""
+    """The parent of all workers. It computes nothing itself."""
 
     def __init__(
         self, models: Mapping[str, Model], settings: Settings, count: int, listening: socket.socket, ready: Callable[[], None]
     ) -> None:
         self._models, self._settings, self._count, self._listening, self._ready = models, settings, count, listening, ready
-        self._children: dict[int, Child] = {}  # by number
-        self._due: dict[int, float] = {}  # number -> when it is to be started
+        self._children: dict[int, Child] = {}  # number of a worker -> its record
+        self._due: dict[int, float] = {}  # number of a worker -> time at which it is to be started
         self._stops = 0
         self._figures = FigureSockets(count)
 
@@ -109,7 +111,7 @@ class Workers:
             signal.signal(each, self._told)
         self._due = dict.fromkeys(range(self._count), 0.0)
         told = False
-        kill: float | None = None  # when the workers should have ended
+        kill: float | None = None  # time at which workers that still run are killed, or None before the first stop
         while self._due or self._children:
             now = time.monotonic()
             if self._stops:
@@ -141,7 +143,7 @@ class Workers:
         self._stops += 1
 
     def _reap(self) -> None:
-        """Takes note of workers that have ended, each of which gets a successor."""
+        """Removes workers that have ended, and schedules a successor for each."""
         for child in list(self._children.values()):
             ended, status = os.waitpid(child.pid, os.WNOHANG)
             if not ended:
@@ -155,7 +157,7 @@ class Workers:
                 self._due[child.number] = now + (PAUSE if now - child.started < SHORT else 0.0)
 
     def _start(self, number: int) -> None:
-        """Forks a worker. If the system cannot (EAGAIN, ENOMEM, EMFILE), this is logged, and tried again after PAUSE seconds."""
+        """Forks a worker. If the system cannot (EAGAIN, ENOMEM, EMFILE), logs this, and tries again after PAUSE seconds."""
         with contextlib.ExitStack() as opened:
             try:
                 mine, its = map(opened.enter_context, socket.socketpair())
@@ -175,11 +177,12 @@ class Workers:
             signal.set_wakeup_fd(-1)
             mine.close()
             for child in self._children.values():
-                child.link.close()  # else this process would keep the others from hearing that their parent has died
+                # otherwise the other workers would not notice the parent's death, because this process would keep their sockets open
+                child.link.close()
             given = {field.name: getattr(self._settings, field.name) for field in fields(self._settings)}
 
             def ready() -> None:
-                with contextlib.suppress(OSError):  # the parent has died: the worker hears that, and stops
+                with contextlib.suppress(OSError):  # if the parent has died, the worker notices that and stops
                     its.send(b"r")
 
             worker = Worker(its, application=app(self._models, **given), ready=ready)
@@ -191,7 +194,7 @@ class Workers:
         finally:
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
-            os._exit(code)  # what the parent would do at its end is not this process's to do
+            os._exit(code)  # skips what the parent would do at its end
 
 
 def run(
@@ -204,14 +207,14 @@ def run(
 ) -> int:
     """Loads models and serves them with `count` processes, until SIGTERM or Ctrl-C. Returns 0.
 
-    sources: by name, what load() takes. options: by name, the keywords of load(). Raises ValueError for settings and models that processes
-    cannot share, and what load() raises."""
+    sources: name -> the source that load() takes. options: name -> keywords of load(). Raises ValueError for settings and models that
+    processes cannot share, and the errors of load()."""
     for name in ("lazy", "idle_unload", "max_loaded"):
         if getattr(settings, name):
             raise ValueError(
                 f"--{name.replace('_', '-')} and --workers {count} were both given: workers share models that are loaded before"
             )
-    stopped = signal.signal(signal.SIGTERM, signal.default_int_handler)  # in the middle of a load
+    stopped = signal.signal(signal.SIGTERM, signal.default_int_handler)  # lets SIGTERM interrupt a load
     models = {}
     try:
         for name, source in sources.items():
@@ -231,5 +234,5 @@ def run(
     if (others := threading.active_count() - 1) > 0:
         logger.debug("%d other threads run at the fork", others)
     gc.collect()
-    gc.freeze()  # the collector of each worker would otherwise write to the pages of all objects, and so unshare them
+    gc.freeze()  # otherwise each worker's garbage collector would write to the pages of all objects, which would end the sharing
     return Workers(models, settings, count, listening, ready).run()

@@ -1,10 +1,10 @@
-// The server's endpoints. Addresses are relative to this file, so the page also works behind a prefix of a proxy.
+// Requests to the server's endpoints. Addresses are relative to this file, so the page also works if a proxy adds a prefix to its address.
 import { kept } from "./dom.js";
 
 const BASE = new URL("../", import.meta.url);
 export const address = (path) => new URL(path, BASE).href;
 
-/** The server answered with an error. `retryAfter` is in seconds, or null. */
+/** Thrown if the server answers with an error. `retryAfter` is in seconds, or null. */
 export class ApiError extends Error {
   constructor(message, { status = 0, param = null, code = null, retryAfter = null, requestId = null } = {}) {
     super(message);
@@ -12,17 +12,17 @@ export class ApiError extends Error {
   }
 }
 
-/** No answer came: the server is down, or the network. */
+/** Thrown if no answer comes, because the server or the network is down. */
 export class Unreachable extends Error {}
 
-/** A stream ended before its `[DONE]`. */
+/** Thrown if a stream ends before its `[DONE]`. */
 export class CutOff extends Error {}
 
 let key = kept.get("key", "sessionStorage") ?? "";
 export const hasKey = () => key !== "";
 export const keyIsKept = () => kept.get("key", "sessionStorage") !== null;
 
-/** Uses `text` as the key. It lives in memory, and in sessionStorage only if `keep`. */
+/** Uses `text` as the API key. It is kept in memory, and also in sessionStorage if `keep` is true. */
 export function setKey(text, keep) {
   key = text.trim();
   kept.set("key", keep ? key : null, "sessionStorage");
@@ -65,13 +65,13 @@ async function errorOf(response) {
   try {
     text = await response.text();
   } catch {
-    // The connection ended within the error. Its status is all that is known.
+    // The connection ended within the error's body, so only its status is known.
   }
   let error = null;
   try {
     error = JSON.parse(text).error;
   } catch {
-    // Not JSON: a proxy wrote it.
+    // The body is not JSON, because a proxy wrote it.
   }
   const seconds = Number.parseInt(response.headers.get("retry-after") ?? "", 10);
   return new ApiError(String(error?.message ?? (text.slice(0, 300) || `The server answered ${response.status} ${response.statusText}.`)), {
@@ -83,7 +83,7 @@ async function errorOf(response) {
   });
 }
 
-/** Posts `body`, or gets without one, and returns the JSON. */
+/** Posts `body`, or sends a GET if there is no body. Returns the JSON of the answer. */
 export async function call(path, body, signal) {
   const response = await reach(path, { body, signal });
   try {
@@ -98,7 +98,7 @@ export async function text(path, signal) {
   return (await reach(path, { signal })).text();
 }
 
-/** True if the server answers at all, with any status: one that loads answers 503. */
+/** Returns true if the server answers with any status, because a server that is loading models answers 503. */
 export async function ping() {
   try {
     await reach("health");

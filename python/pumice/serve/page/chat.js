@@ -1,4 +1,4 @@
-// The chat: the open conversation, the box for the next message, and the answers that run.
+// The chat view: the open conversation, the box for the next message, and the answers that are being generated.
 import { call, CutOff, hasKey, Unreachable } from "./api.js";
 import { $, copy, count, download, h, icon, kept, later, openDialog, plural, say, short } from "./dom.js";
 import { fillModels, modelNamed, modelsFor, onModels } from "./models.js";
@@ -11,12 +11,12 @@ import { Thread } from "./thread.js";
 import { beginning } from "./tokens.js";
 import { addNode, lanesWith, newConversation, newestLeaf, pathTo, removeNodes, sameTurn, titleOf, versions } from "./tree.js";
 
-const SAVE_EVERY = 2000; // ms, while an answer grows
+const SAVE_EVERY = 2000;  // ms between two saves while an answer grows
 
 export class Chat {
   constructor() {
-    this.running = new Map(); // node id: { controller, conversation }
-    this.saving = new Map(); // conversation id: timer
+    this.running = new Map();  // node id -> { controller, conversation }
+    this.saving = new Map();  // conversation id -> timer of its next save
     this.thread = new Thread(this.actions());
     this.settings = new Settings(() => this.save());
     this.sidebar = new Sidebar({ open: (id) => this.open(id), create: () => this.create(), removed: (id) => this.removed(id) });
@@ -69,7 +69,7 @@ export class Chat {
     $("request-prompt").addEventListener("click", () => this.showPrompt());
   }
 
-  /** What the buttons of a message do. */
+  /** Returns the functions that the buttons of a message call. */
   actions() {
     return {
       busy: () => this.busy(),
@@ -135,7 +135,7 @@ export class Chat {
     const conversation = held ?? (await getConversation(id));
     if (!conversation) return;
     this.use(conversation);
-    // What was pressed may be gone, or out of reach below a list that has closed.
+    // The element that had the focus may be gone, or hidden under a list that was closed.
     const focus = document.activeElement;
     if (!focus || focus === document.body || focus.closest("[inert]")) $("thread").focus({ preventScroll: true });
   }
@@ -214,7 +214,7 @@ export class Chat {
     if (Object.keys(this.conversation.nodes).length) this.save();
   }
 
-  /** Keeps the conversation: at once, or at most every two seconds. One without messages and settings is not kept. */
+  /** Saves the conversation, at once or at most every two seconds. A conversation without messages and settings is not saved. */
   save(now = false, conversation = this.conversation) {
     const { id } = conversation;
     const work = async () => {
@@ -252,7 +252,7 @@ export class Chat {
     return [...this.running.values()].some((entry) => entry.conversation === this.conversation);
   }
 
-  /** False, and said why, if a request cannot be made now. */
+  /** Returns false, and says why, if no request can be made now. */
   mayAnswer() {
     if (this.busy()) {
       say("An answer is being written. Escape stops it.");
@@ -279,7 +279,7 @@ export class Chat {
     this.ask(text, conversation.lanes.map((lane) => ({ lane, parent: lane.leaf })), true);
   }
 
-  /** Adds `text` below each lane's `parent` and has it answered. Lanes with one parent share the message. */
+  /** Adds the message `text` below each lane's `parent` and requests its answer. Lanes with the same parent share the message. */
   ask(text, places, fromDraft) {
     const users = new Map();
     this.thread.follows = true;
@@ -316,8 +316,8 @@ export class Chat {
   }
 
   /**
-   * Runs an answer into `node`. If the server cannot be reached: with `before`, the node goes away, the lane shows that leaf again
-   * and `text` is back in the box; without it the node stays, and says so.
+   * Generates an answer into `node`. If the server cannot be reached and `before` is given, the node is removed, the lane shows the leaf
+   * `before` again, and `text` is put back into the box. Without `before` the node stays and shows the problem.
    */
   async begin(lane, node, goesOn, before, text = null) {
     const { conversation } = this;
@@ -326,13 +326,13 @@ export class Chat {
     const body = bodyOf(conversation.settings, lane.model, pathTo(conversation, goesOn ? node.id : node.parent), goesOn);
     delete node.problem;
     delete node.finish;
-    if (!body.logprobs) delete node.tokens; // those of a part would lack the rest
+    if (!body.logprobs) delete node.tokens;  // probabilities of only a part of the tokens are of no use
     else if (!node.tokens && node.content) node.head = node.content;
     node.state = "running";
     this.running.set(node.id, entry);
     if (conversation === this.conversation) {
       this.refresh();
-      // The button that was pressed may be gone.
+      // The button that had the focus may be gone.
       if (!document.activeElement || document.activeElement === document.body) $("send").focus();
     }
     say(`${lane.model} answers.`);

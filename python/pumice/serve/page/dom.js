@@ -1,8 +1,8 @@
-// Small helpers for DOM nodes, the status line, copies, downloads and numbers. Text becomes text nodes only: no function here reads HTML.
+// Small helpers for DOM nodes, the status line, copying, downloads and numbers. Texts only become text nodes; no function here parses HTML.
 
 export const $ = (id) => document.getElementById(id);
 
-/** Makes an element. `props`: "class", "onNAME" listeners, else attributes; null, undefined and false leave one out. */
+/** Makes an element. A name in `props` is "class", "onNAME" for a listener, or an attribute. Null, undefined and false omit it. */
 export function h(tag, props, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props ?? {})) {
@@ -14,7 +14,7 @@ export function h(tag, props, ...children) {
   return add(node, children);
 }
 
-/** Appends nodes and texts, and lists of them, however long. Null, undefined and false are left out. */
+/** Appends nodes and texts, and lists of them of any length. Null, undefined and false are left out. */
 export function add(node, children) {
   for (const child of children) {
     if (Array.isArray(child)) add(node, child);
@@ -32,7 +32,7 @@ export function svg(tag, props, ...children) {
   return node;
 }
 
-// Lines on a grid of 16 x 16.
+// Paths of icons on a grid of 16 x 16.
 const ICONS = {
   menu: "M2 4h12M2 8h12M2 12h12",
   plus: "M8 3v10M3 8h10",
@@ -60,17 +60,17 @@ export function icon(name) {
   return svg("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
 }
 
-/** A button that shows an icon alone; `label` is its name and its tooltip. */
+/** Returns a button that only shows an icon. `label` is its accessible name and its tooltip. */
 export function iconButton(name, label, onclick, props) {
   return h("button", { type: "button", class: "quiet square", "aria-label": label, title: label, onclick, ...props }, icon(name));
 }
 
-/** Says `text` in the page's one polite status line. */
+/** Shows `text` in the page's only status line, which screen readers announce politely. */
 export function say(text) {
   $("status").textContent = text;
 }
 
-/** Says `text` and offers a button until it is pressed or something else is offered. */
+/** Shows `text` with a button, until the button is pressed or another offer replaces it. */
 export function offer(text, label, action) {
   const box = $("offer");
   const close = () => box.replaceChildren();
@@ -84,7 +84,7 @@ export async function copy(text, what) {
     await navigator.clipboard.writeText(text);
     say(`${what} copied.`);
   } catch {
-    // The clipboard needs https or localhost: an older way works on other addresses.
+    // The clipboard needs https or localhost. This older way works with other addresses.
     const area = h("textarea", { class: "visually-hidden", "aria-hidden": "true" });
     const before = document.activeElement;
     const host = before?.closest?.("dialog") ?? document.body;
@@ -107,7 +107,7 @@ export function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
 
-/** Opens a modal dialog; the focus goes back to where it was when it closes. */
+/** Opens a modal dialog. When it closes, the element that had the focus gets it back. */
 export function openDialog(dialog) {
   const before = document.activeElement;
   dialog.addEventListener("close", () => before?.focus?.(), { once: true });
@@ -118,7 +118,7 @@ const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 export const count = (n) => grouped.format(n);
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
-/** A number with three digits that count: 0.0123, 4.56, 789, 12,345. */
+/** Formats a number with three significant digits: 0.0123, 4.56, 789, 12,345. */
 export function short(n) {
   if (!Number.isFinite(n)) return "none";
   const size = Math.abs(n);
@@ -132,7 +132,7 @@ export function short(n) {
 
 export const percent = (p) => (p >= 0.9995 ? "100 %" : p >= 0.1 ? `${(100 * p).toFixed(1)} %` : `${Number((100 * p).toPrecision(2))} %`);
 
-/** Calls `work` once, `ms` after the last call. */
+/** Returns a function that calls `work` once, `ms` after its last call. */
 export function later(work, ms) {
   let timer = 0;
   return (...args) => {
@@ -141,7 +141,7 @@ export function later(work, ms) {
   };
 }
 
-/** What localStorage or sessionStorage holds. A browser may refuse both: the page then forgets, and works. */
+/** Access to localStorage or sessionStorage. If the browser refuses it, the page works without stored values. */
 export const kept = {
   get(name, storage = "localStorage") {
     try {
@@ -155,7 +155,7 @@ export const kept = {
       if (value === null || value === "") globalThis[storage].removeItem(`pumice.${name}`);
       else globalThis[storage].setItem(`pumice.${name}`, value);
     } catch {
-      // The browser refuses: nothing is kept.
+      // The browser refuses, so nothing is stored.
     }
   },
 };

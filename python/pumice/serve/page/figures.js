@@ -1,14 +1,15 @@
-// The Figures view: what /metrics says, as lines over the last minutes. Counters become rates, histograms the mean of what came in between.
+// The Figures view: the metrics of /metrics as lines over the last minutes. A counter is shown as a rate, and a histogram as the mean of
+// the new values.
 import { CutOff, text, Unreachable } from "./api.js";
 import { $, h, short, svg } from "./dom.js";
 
-const EVERY = 2000; // ms between two readings
-const KEEP = 150; // readings: five minutes
-const MOST_LINES = 5; // lines of one chart; the largest are drawn
+const EVERY = 2000;  // ms between two readings
+const KEEP = 150;  // number of readings that are kept: five minutes
+const MOST_LINES = 5;  // maximum number of lines in a chart; the largest ones are drawn
 const CHART = { width: 300, height: 90 };
-const FIRST = ["running", "waiting", "tokens", "requests", "first_token", "queue"]; // charts that come first
+const FIRST = ["running", "waiting", "tokens", "requests", "first_token", "queue"];  // charts that come first
 
-/** Reads Prometheus' text: { name: { type, help, samples: [{ name, labels, value }] } }. */
+/** Parses Prometheus' text format: { name: { type, help, samples: [{ name, labels, value }] } }. */
 export function readMetrics(body) {
   const families = new Map();
   const family = (name) => {
@@ -37,7 +38,7 @@ function labelOf(labels) {
   return shown.map(([key, value]) => (key === "model" ? value : `${key} ${value}`)).join(", ");
 }
 
-/** The present value of each line of a family: { label: { value, of } }. Counters and histograms are differences to the reading before. */
+/** Returns label -> present value for each line of a family. Counters and histograms are compared with the previous reading `before`. */
 function valuesOf(family, before, seconds) {
   const result = new Map();
   const old = new Map((before?.samples ?? []).map((sample) => [`${sample.name} ${labelOf(sample.labels)}`, sample.value]));
@@ -139,7 +140,7 @@ export class Figures {
     );
   }
 
-  /** Reads while the view is shown. */
+  /** Reads /metrics regularly while the view is shown. */
   show(shown) {
     this.shown = shown;
     clearTimeout(this.timer);

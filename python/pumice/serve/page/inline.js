@@ -1,4 +1,5 @@
-// The inline half of the Markdown reader: emphasis, code, links. Every step takes time in proportion to the text, whatever the text is.
+// The inline half of the Markdown parser: emphasis, code, links. The time of each step is proportional to the length of the text, for any
+// text.
 import { h } from "./dom.js";
 
 const PUNCTUATION = /[!-/:-@[-`{-~\p{P}\p{S}]/u;
@@ -7,7 +8,7 @@ const ANGLE = /<(https?:\/\/[^\s<>]+)>/iy;
 const BARE = /https?:\/\/[^\s<>"'`*]+/iy;
 const DEEPEST = 24;
 
-/** The address of a link if it is http or https, else null. */
+/** Returns the address of a link if it is http or https, else null. */
 function safeAddress(text) {
   if (!/^https?:\/\//i.test(text)) return null;
   try {
@@ -20,14 +21,14 @@ function safeAddress(text) {
 
 const link = (address, ...children) => h("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, ...children);
 
-/** A bare address without the punctuation of the sentence around it. */
+/** Returns a bare address without the punctuation of the sentence around it. */
 function withoutEnd(text) {
   let end = text.length;
   while (".,;:!?)]_~".includes(text[end - 1])) end--;
   return text.slice(0, end);
 }
 
-/** Where each run of backticks begins, by its length. */
+/** Returns length -> positions, for all runs of backticks in a text. */
 function tickRuns(text) {
   const runs = new Map();
   for (const found of text.matchAll(/`+/g)) {
@@ -37,7 +38,7 @@ function tickRuns(text) {
   return runs;
 }
 
-/** Cuts `text` into texts, DOM nodes and runs of *, _ and ~ that may open or close emphasis. */
+/** Splits `text` into texts, DOM nodes, and runs of *, _ and ~ that may open or close emphasis. */
 function pieces(text) {
   const found = [];
   const ticks = tickRuns(text);
@@ -62,7 +63,7 @@ function pieces(text) {
     } else if (c === "`") {
       let size = 1;
       while (text[i + size] === "`") size++;
-      const runs = ticks.get(size) ?? []; // none where an escaped backtick stands before these
+      const runs = ticks.get(size) ?? [];  // none if an escaped backtick precedes this run
       while (runs.length && runs[0] <= i) runs.shift();
       if (!runs.length) i += size;
       else {
@@ -74,7 +75,7 @@ function pieces(text) {
       const start = c === "!" ? i + 1 : i;
       const match = at(LINK, start);
       const target = match && safeAddress(match[2]);
-      // An image becomes a link: showing it would send a request to wherever the answer says.
+      // An image becomes a link, because showing it would send a request to an address that the answer chooses.
       if (target) i = put(link(target, c === "!" ? match[1] || target : inline(match[1])), i, LINK.lastIndex);
       else i = start + 1;
     } else if (c === "<") {
@@ -104,10 +105,10 @@ function pieces(text) {
   return found;
 }
 
-/** Pairs the runs of one text. Each pair is noted in `begins` of its opener and in `ends` of its closer, the inner ones first. */
+/** Pairs the runs of one text. Each pair adds its size to `begins` of the opener and to `ends` of the closer, inner pairs first. */
 function pair(found) {
-  const stack = []; // openers, outermost first
-  const places = { "*": [], _: [], "~": [] }; // indexes into stack, by mark
+  const stack = [];  // open runs, the outermost first
+  const places = { "*": [], _: [], "~": [] };  // mark -> indices into `stack`
   const cut = (size) => {
     stack.length = size;
     for (const list of Object.values(places)) while (list.length && list[list.length - 1] >= size) list.pop();
@@ -134,13 +135,13 @@ function pair(found) {
   }
 }
 
-/** The DOM nodes of one paragraph's text. */
+/** Returns the DOM nodes for the text of one paragraph. */
 export function inline(text) {
   const found = pieces(text);
   pair(found);
   const root = [];
-  const open = []; // elements around the current place
-  let skipped = 0; // elements that are too deep to be made
+  const open = [];  // the elements that are open at the current position
+  let skipped = 0;  // number of open elements that were not made, because they are nested too deep
   const add = (node) => (open.length ? open[open.length - 1].append(node) : root.push(node));
   for (const piece of found) {
     if (!piece.mark) {

@@ -1,5 +1,5 @@
-// Starts the page: views, theme, key, and what the server's state is. The page's own address is never read, so no link can make it send
-// anything.
+// Starts the page: its views, theme, API key, and the display of the server's state. The page never reads its own address, so no link can
+// make it send anything.
 import { ApiError, hasKey, keyIsKept, onServer, setKey } from "./api.js";
 import { Chat } from "./chat.js";
 import { $, icon, kept, openDialog, say } from "./dom.js";

@@ -1,9 +1,9 @@
-// Markdown to DOM nodes, block by block. Source is only ever text: HTML in it is shown as it is written. While an answer grows, blocks that
-// are whole stay as they are and only the last one is made again.
+// Converts Markdown to DOM nodes, block by block. The source only becomes text nodes, so HTML in it is shown literally. While an answer
+// grows, its complete blocks are kept, and only the last block is made again.
 import { add, copy, h } from "./dom.js";
 import { inline } from "./inline.js";
 
-// No pattern may try one place of a line in more than a bounded number of ways, or an answer could make the page hang.
+// A pattern must match a position in a line in at most a bounded number of ways. Otherwise an answer could make the page hang.
 const FENCE = /^( {0,3})(`{3,}|~{3,})([^`]*)$/;
 const FENCE_END = /^ {0,3}(`+|~+)[ \t]*$/;
 const HEADING = /^ {0,3}(#{1,6})([ \t].*)?$/;
@@ -18,13 +18,13 @@ const DEEPEST = 12;
 const blank = (line) => line === undefined || /^\s*$/.test(line);
 const starts = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
 
-/** Cuts a table's row at its bars. */
+/** Splits a row of a table at its bars. */
 function cells(line) {
   const row = line.trim().replace(/^\|/, "").replace(/(^|[^\\])\|$/, "$1");
   return row.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 
-/** A heading's text without the "#" that may close it. */
+/** Returns a heading's text without the "#" signs that may end it. */
 function heading(text) {
   const whole = text.trim();
   let end = whole.length;
@@ -32,7 +32,7 @@ function heading(text) {
   return end === 0 || /\s/.test(whole[end - 1]) ? whole.slice(0, end).trimEnd() : whole;
 }
 
-/** Cuts lines into blocks. Each has `first` and `end`, its lines' numbers, and a `kind`. */
+/** Splits lines into blocks. A block has `first` and `end` (its range of lines) and a `kind`. */
 function blocksOf(lines, depth = 0) {
   const blocks = [];
   let i = 0;
@@ -78,7 +78,7 @@ function paragraph(lines, i, plain) {
   const goes = (line) => !blank(line) && (plain || !(starts(line) || DOUBLE_UNDERLINE.test(line)));
   let end = i + 1;
   while (goes(lines[end])) end++;
-  // A list of numbers interrupts a paragraph only with 1, so that a year at the begin of a line does not.
+  // A numbered list interrupts a paragraph only if it begins with 1, so that a year at the beginning of a line does not.
   while (!plain && end < lines.length && /^ {0,3}\d/.test(lines[end]) && !/^ {0,3}1[.)]/.test(lines[end])) {
     end++;
     while (goes(lines[end])) end++;
@@ -99,7 +99,7 @@ function fence(lines, i, [, indent, mark, info]) {
   const inset = new RegExp(`^ {0,${indent.length}}`);
   const text = lines.slice(i + 1, end).map((line) => line.replace(inset, "")).join("\n");
   const closed = end < lines.length;
-  // Plain text may be added to a block that is open and whose first line is whole.
+  // Text can be appended to a code block that is open and whose first line is complete.
   const grows = !closed && !indent && i + 1 < lines.length;
   return { kind: "code", info: info.trim().split(/\s/)[0], text, grows, end: Math.min(end + 1, lines.length) };
 }
@@ -184,7 +184,7 @@ export function codeBlock(text, info) {
   );
 }
 
-/** Shows a text that grows. `show(text)` may be called each frame. */
+/** Shows a growing text. `show(text)` may be called in each frame. */
 export class Markdown {
   constructor(element) {
     this.element = element;
@@ -194,13 +194,13 @@ export class Markdown {
   reset() {
     this.element.replaceChildren();
     this.text = "";
-    this.done = 0; // characters of whole blocks, which are not read again
-    this.live = []; // nodes of the rest
-    this.code = null; // the text node of a code block that is still open
+    this.done = 0;  // number of characters in complete blocks, which are not parsed again
+    this.live = [];  // nodes of the text after the complete blocks
+    this.code = null;  // text node of a code block that is still open, or null
     this.next = 0;
   }
 
-  /** Shows `text`. Returns false if it put the work off: the last block is long, and made again only now and then. */
+  /** Shows `text`. Returns false if it postpones the work: a long last block is only made again from time to time. */
   show(text, last = true) {
     if (text === this.text) return true;
     if (!text.startsWith(this.text)) this.reset();
@@ -212,7 +212,7 @@ export class Markdown {
     const tail = text.slice(this.done);
     const lines = tail.split("\n");
     const whole = blocksOf(lines.slice(0, -1));
-    whole.pop(); // The next line may go on with it.
+    whole.pop();  // The next line may belong to this block.
     for (const node of this.live) node.remove();
     add(this.element, whole.map(make));
     const used = whole.length ? whole[whole.length - 1].end : 0;
@@ -225,12 +225,12 @@ export class Markdown {
       if (!holder.firstChild) holder.append(document.createTextNode(""));
       this.code = holder.firstChild;
     }
-    // The last block may take a fifth of the time at most.
+    // Making the last block again may take at most a fifth of the time.
     this.next = now + 4 * (performance.now() - now);
     return true;
   }
 
-  /** Adds to a code block that is open, if the new text is code without doubt. */
+  /** Appends new text to an open code block if the text certainly belongs to the block. Returns false otherwise. */
   appendCode(text) {
     const more = text.slice(this.text.length);
     const line = this.text.slice(this.text.lastIndexOf("\n") + 1);

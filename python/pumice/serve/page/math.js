@@ -1,6 +1,6 @@
-// Arithmetic on vectors for the Texts view.
+// Vector arithmetic for the Texts view.
 
-/** A vector from the server's base64: little-endian float32. */
+/** Converts the server's base64 to a vector: little-endian float32. */
 export function vectorOf(base64) {
   const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   if (bytes.length % 4) throw new Error(`A vector has ${bytes.length} bytes, which is not a multiple of 4.`);
@@ -14,7 +14,7 @@ function dot(a, b) {
   return sum;
 }
 
-/** Cosines of all pairs: a list of rows. A vector of zeros has cosine 0 with all. */
+/** Returns the cosines of all pairs as a list of rows. The cosine of a zero vector is 0. */
 export function cosines(vectors) {
   const lengths = vectors.map((v) => Math.sqrt(dot(v, v)));
   const rows = vectors.map(() => new Float64Array(vectors.length));
@@ -28,8 +28,8 @@ export function cosines(vectors) {
 }
 
 /**
- * The first two principal components of `vectors`. Returns { points: [[x, y], ...], shares: [of the variance, 0 to 1] }. Finds
- * eigenvectors by repeated multiplication with the matrix of products of the centred vectors, which has a row for each text.
+ * Returns the first two principal components of `vectors`: { points: [[x, y], ...], shares: [fraction of the variance, 0 to 1] }. Finds
+ * eigenvectors by power iteration with the Gram matrix of the centred vectors, which has one row per text.
  */
 export function components(vectors) {
   const n = vectors.length;
@@ -41,7 +41,7 @@ export function components(vectors) {
   const whole = gram.reduce((sum, row, i) => sum + row[i], 0);
   const found = [];
   for (let k = 0; k < 2; k++) {
-    // A fixed start, so that the same texts give the same map.
+    // The start is fixed, so that the same texts always give the same map.
     let v = Float64Array.from({ length: n }, (_, i) => Math.sin(1 + (k + 1) * (i + 1)));
     let value = 0;
     for (let round = 0; round < 300; round++) {

@@ -11,11 +11,11 @@ function indented(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {
-    return text; // still being written, or not JSON
+    return text;  // the text is incomplete or not JSON
   }
 }
 
-/** `actions` are the conversation's: see chat.js. */
+/** Shows a message. `actions` come from actions() in chat.js. */
 export class MessageView {
   constructor(node, actions) {
     this.node = node;
@@ -45,7 +45,7 @@ export class MessageView {
     this.body.append(this.reasoning, this.text, this.calls);
   }
 
-  /** Shows what the node holds now. Returns false if something is put off to a later frame. */
+  /** Shows the present content of the node. Returns false if a part is postponed to a later frame. */
   update() {
     const { node } = this;
     let whole = true;

@@ -1,21 +1,21 @@
-// The models that the server has, and the menus that show them.
+// The server's models, and the menus that list them.
 import { call, ping, serverIsUp } from "./api.js";
 import { h } from "./dom.js";
 
-/** Each: { id, tasks (null if the server does not say), n_ctx, device, loaded }. */
+/** The models: { id, tasks (null if the server does not name them), n_ctx, device, loaded }. */
 let models = [];
 let problem = null;
 const listeners = new Set();
 
 export const onModels = (listener) => listeners.add(listener);
-/** The models that can do one of `tasks`, in the order of the tasks; of one task, those first whose main task it is. Without tasks, all. */
+/** Returns the models for `tasks`, in the order of the tasks, and first those whose main task it is. Without tasks, returns all. */
 export function modelsFor(...tasks) {
   const able = (task) => models.filter((model) => !model.tasks || model.tasks.includes(task));
   const best = (task) => able(task).sort((a, b) => (b.tasks?.[0] === task) - (a.tasks?.[0] === task));
   return tasks.length ? [...new Set(tasks.flatMap(best))] : models;
 }
 export const modelNamed = (id) => models.find((model) => model.id === id);
-/** The error of the last reading of the list, or null. */
+/** Returns the error of the last request for the list, or null. */
 export const modelsProblem = () => problem;
 
 export async function readModels() {
@@ -33,22 +33,22 @@ export async function readModels() {
   } catch (error) {
     problem = error;
   }
-  // A menu that is open must not change without need.
+  // The listeners are only called after a change, because they would change a menu that is open.
   if (before !== JSON.stringify([models, problem?.message])) for (const listener of listeners) listener();
 }
 
-/** Reads the models now and, while the page is seen, again and again: it then knows if the server answers, and what is loaded. */
+/** Requests the models now, and again and again while the page is visible. This also shows whether the server answers. */
 export function watchServer() {
   readModels();
   const turn = async () => {
-    // Without the key, only /health may be asked.
+    // Without the API key, only /health can be requested.
     if (document.visibilityState === "visible") await (problem?.status === 401 ? ping() : readModels());
     setTimeout(turn, serverIsUp() ? 10000 : 2000);
   };
   setTimeout(turn, 2000);
 }
 
-/** Fills a select with the models for `tasks`. `chosen` stays even if it is not served now; `none` is the label of an empty choice. */
+/** Fills a select with the models for `tasks`. `chosen` stays in it even if the server lacks it. `none` is the label of an empty choice. */
 export function fillModels(select, tasks, chosen, none) {
   const names = modelsFor(...tasks).map((model) => model.id);
   const options = names.map((id) => h("option", { value: id }, modelNamed(id).loaded ? id : `${id} (not loaded yet)`));

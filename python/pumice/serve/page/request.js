@@ -1,7 +1,7 @@
-// From a conversation to the body of /v1/chat/completions. The table of fields drives the panel, the checks and the body.
+// Converts a conversation to the body of /v1/chat/completions. The table of fields determines the panel, the checks and the body.
 import { address } from "./api.js";
 
-/** `kind`: how the text of a field is read. An empty field is not sent: the server's own value then holds. */
+/** `kind` is how the text of a field is parsed. An empty field is not sent, so that the server's default applies. */
 export const FIELDS = [
   { group: "Instructions", name: "system", label: "System prompt", kind: "text", rows: 4 },
   { group: "Sampling", name: "temperature", label: "Temperature", kind: "number", least: 0, most: 1e6, hint: "0: the likeliest token" },
@@ -18,7 +18,7 @@ export const FIELDS = [
   { group: "Tools", name: "tool_choice", label: "Calls", kind: "choice", choices: ["", "auto", "none", "required"] },
   { group: "Other fields", name: "extra", label: "Other fields", kind: "object", rows: 3, hint: "JSON that is added to each request" },
 ];
-// These are the page's own: another value would break how it reads the answer.
+// Fields that the page itself sets, because it could not process the answer with other values.
 const OWN = ["messages", "model", "stream", "stream_options", "continue_final_message", "n"];
 
 const example = (value) => JSON.stringify(value, null, 2);
@@ -49,7 +49,7 @@ function number(text, { kind, least, most }) {
   return value;
 }
 
-/** The value of a field's text; undefined if it is empty. Throws an Error that says what is wrong. */
+/** Returns the value of a field's text, or undefined if it is empty. Throws an Error that describes the problem. */
 export function valueOf(field, text) {
   if (!text || !text.trim()) return undefined;
   if (field.kind === "number" || field.kind === "integer") return number(text.trim(), field);
@@ -63,7 +63,7 @@ export function valueOf(field, text) {
   return text;
 }
 
-/** What is wrong in the settings, as { field, message }, or null. */
+/** Returns the first problem in the settings as { field, message }, or null. */
 export function problemOf(settings) {
   for (const field of FIELDS) {
     try {
@@ -87,14 +87,14 @@ function messageOf(node) {
   return message;
 }
 
-/** The messages of a path. An answer that holds nothing, because it failed, is left out. */
+/** Returns the messages of a path. An answer without content, because it failed, is left out. */
 export function messagesOf(settings, path) {
   const told = path.filter((node) => node.role !== "assistant" || node.content || node.calls?.length || node.reasoning).map(messageOf);
   const system = settings.system?.trim() ? [{ role: "system", content: settings.system }] : [];
   return [...system, ...told];
 }
 
-/** The body of a request that answers `path`, or goes on with its last answer if `goesOn`. */
+/** Returns the body of a request for the answer to `path` or, if `goesOn`, for the continuation of its last answer. */
 export function bodyOf(settings, model, path, goesOn = false) {
   const body = { model, messages: messagesOf(settings, path), stream: true, stream_options: { include_usage: true } };
   for (const field of FIELDS) {
@@ -111,7 +111,7 @@ export function bodyOf(settings, model, path, goesOn = false) {
   return body;
 }
 
-/** A request as a line for a shell. The key stays a variable. */
+/** Returns a request as a curl command for a shell. The API key is a shell variable. */
 export function curlOf(path, body, withKey) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const lines = [`curl -N ${quoted(address(path))}`, `-H ${quoted("content-type: application/json")}`];

@@ -1,8 +1,8 @@
-// One answer: from the events of the server into a node of the conversation.
+// Generates one answer: writes the events of the server into a node of the conversation.
 import { ApiError, CutOff, events, Unreachable } from "./api.js";
 
 const MOST_CALLS = 256;
-const LEAST = -9999; // the log-probability of what has none
+const LEAST = -9999;  // log-probability of tokens for which the server sends none
 
 function readToken(raw, kind) {
   const plain = ({ token: text, logprob, bytes }) => ({
@@ -48,7 +48,7 @@ function readEvent(node, event, clock) {
   const choice = event.choices?.[0];
   if (!choice) return;
   const delta = choice.delta ?? {};
-  // The server sends both names, with the same text.
+  // The server sends the text under both names.
   const reasoning = delta.reasoning_content ?? delta.reasoning;
   if (reasoning) node.reasoning = (node.reasoning ?? "") + reasoning;
   if (delta.content) node.content += delta.content;
@@ -65,8 +65,8 @@ function readEvent(node, event, clock) {
 }
 
 /**
- * Fills `node` from the answer to `body` and calls `changed` after each event. Sets node.state: "done"; "stopped" by the user; "cut" if the
- * connection ended; "error", with node.problem. Throws Unreachable alone: nothing has come then, and the node is as it was.
+ * Fills `node` from the answer to `body`, and calls `changed` after each event. Sets node.state to "done", to "stopped" (by the user), to
+ * "cut" (the connection ended), or to "error" with node.problem. Throws only Unreachable; then no event has come and the node is unchanged.
  */
 export async function run(node, body, signal, changed) {
   const clock = { first: null, last: null, steps: 0, timings: null };

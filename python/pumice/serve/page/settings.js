@@ -6,7 +6,7 @@ const EXAMPLES = { schema: SCHEMA_EXAMPLE, tools: TOOLS_EXAMPLE };
 const WIDE = matchMedia("(min-width: 68rem)");
 
 export class Settings {
-  /** `changed` is called after each change. */
+  /** `changed` is called after each change of a setting. */
   constructor(changed) {
     this.changed = changed;
     this.inputs = new Map();
@@ -96,7 +96,7 @@ export class Settings {
     entry.input.setAttribute("aria-invalid", String(problem !== ""));
   }
 
-  /** Marks the button while a setting is not the server's own. */
+  /** Marks the button if a setting differs from the server's default. */
   mark() {
     const some = Object.keys(this.conversation.settings).length;
     $("settings-open").classList.toggle("marked", some > 0);
@@ -112,12 +112,12 @@ export class Settings {
     else $("settings-open").focus();
   }
 
-  /** On a narrow window the panel covers the conversation, which then takes no keys. */
+  /** Makes the conversation inert while the panel covers it, in a narrow window. */
   cover() {
     $("talk").inert = !$("settings").hidden && !WIDE.matches;
   }
 
-  /** Opens the panel at the field that is wrong. */
+  /** Opens the panel at the field with the problem. */
   point({ field }) {
     if ($("settings").hidden) this.toggle(true);
     this.inputs.get(field.name).input.focus();

@@ -1,12 +1,12 @@
-// The list of conversations, and their import and export.
+// The list of conversations, with their import and export.
 import { $, download, h, icon, iconButton, later, offer, plural, say } from "./dom.js";
 import { fromFile, getConversation, importAll, listConversations, putConversation, removeConversation, toFile } from "./store.js";
 
 const WIDE = matchMedia("(min-width: 56rem)");
-const LARGEST = 256 * 2 ** 20; // bytes of a file to import
+const LARGEST = 256 * 2 ** 20;  // maximum size in bytes of a file to import
 
 export class Sidebar {
-  /** `actions`: open(id), create(), removed(id). */
+  /** `actions` has the functions open(id), create() and removed(id). */
   constructor(actions) {
     this.actions = actions;
     this.conversations = [];
@@ -50,7 +50,7 @@ export class Sidebar {
     if (this.isOpen()) $("new").focus();
   }
 
-  /** On a narrow window the list covers the conversation: it closes when something is chosen. */
+  /** Closes the list when something is chosen, if the window is narrow, because the list then covers the conversation. */
   close(focus) {
     if (WIDE.matches) return;
     $("view-chat").classList.remove("side-over");

@@ -1,4 +1,5 @@
-// Conversations in the browser (IndexedDB), and as files. A list of titles is kept beside, so that the list opens without reading them all.
+// Stores conversations in the browser (IndexedDB) and in files. A separate list of titles lets the list open without reading all
+// conversations.
 import { newId, titleOf } from "./tree.js";
 
 const FORMAT = "pumice.conversations";
@@ -12,7 +13,7 @@ let database = null;
 const memory = new Map();
 const channel = typeof BroadcastChannel === "function" ? new BroadcastChannel("pumice") : null;
 
-/** Opens the store. False: the browser refuses, and conversations live only as long as the page. */
+/** Opens the store. Returns false if the browser refuses; conversations then last only as long as the page. */
 export async function openStore() {
   try {
     const request = indexedDB.open("pumice", 1);
@@ -34,7 +35,7 @@ export function onOtherTab(listener) {
 
 const plain = (conversation) => ({ id: conversation.id, title: titleOf(conversation), updated: conversation.updated });
 
-/** { id, title, updated } of each, the last changed first. */
+/** Returns { id, title, updated } of each conversation, the last changed one first. */
 export async function listConversations() {
   const all = database
     ? await wait(database.transaction("titles").objectStore("titles").getAll())
@@ -104,7 +105,7 @@ function readNode(id, raw, nodes, where) {
   const readCall = (c) => ({ id: textOr(c.id, ""), name: textOr(c.name, ""), arguments: textOr(c.arguments, "") });
   if (Array.isArray(raw.calls)) node.calls = raw.calls.filter(isObject).map(readCall);
   const tokens = Array.isArray(raw.tokens) ? raw.tokens.map(readToken) : [];
-  if (tokens.length && tokens.every(Boolean)) node.tokens = tokens; // with a hole they would not be the text
+  if (tokens.length && tokens.every(Boolean)) node.tokens = tokens;  // if a token is missing, the others do not spell the text
   if (isObject(raw.usage)) node.usage = Object.fromEntries(Object.entries(raw.usage).filter(([, value]) => Number.isFinite(value)));
   if (Number.isFinite(raw.speed)) node.speed = raw.speed;
   if (Array.isArray(raw.ignored)) node.ignored = raw.ignored.filter(isText);
@@ -144,7 +145,7 @@ function readConversation(raw, place) {
   };
 }
 
-/** The conversations of a file's text. Throws an Error that says what is wrong. */
+/** Returns the conversations in the text of a file. Throws an Error that describes the problem. */
 export function fromFile(text) {
   let file;
   try {
@@ -160,7 +161,7 @@ export function fromFile(text) {
   return file.conversations.map((raw, i) => readConversation(raw, i + 1));
 }
 
-/** Keeps conversations of a file. One whose id is taken comes in under a new id, so that nothing is overwritten. */
+/** Stores the conversations of a file. If an id is already in use, the conversation gets a new id, so that nothing is overwritten. */
 export async function importAll(conversations) {
   const taken = new Set((await listConversations()).map(({ id }) => id));
   for (const conversation of conversations) {

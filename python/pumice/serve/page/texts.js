@@ -1,19 +1,19 @@
-// The Texts view: similarity of lines and a map of them, rerank, tokens.
+// The Texts view: the similarity of lines, a map of them, reranking, and tokens.
 import { call, CutOff, Unreachable } from "./api.js";
 import { $, count, h, kept, later, plural, say, svg } from "./dom.js";
 import { components, cosines, vectorOf } from "./math.js";
 import { fillModels, modelNamed, onModels } from "./models.js";
 import { shown } from "./tokens.js";
 
-const MOST_CELLS = 40; // rows of the matrix that is drawn; more would be a wall of numbers
+const MOST_CELLS = 40;  // maximum number of rows of the matrix that is drawn; more would be unreadable
 const MOST_LINES = 1000;
-const BATCH = 256; // texts in one request
-const EDGE = 28; // pixels around the map
+const BATCH = 256;  // number of texts in one request
+const EDGE = 28;  // margin around the map in pixels
 
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 const cutTo = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-/** A text field whose text stays in the browser. */
+/** Returns a text field whose text the browser stores. */
 function area(id, label, rows, placeholder) {
   const input = h("textarea", { id, rows: String(rows), placeholder });
   input.value = kept.get(id) ?? "";
@@ -21,7 +21,7 @@ function area(id, label, rows, placeholder) {
   return { input, field: h("div", { class: "field" }, h("label", { for: id }, label), input) };
 }
 
-/** A form with a menu of models, which shows what `work` returns. */
+/** Returns a form with a menu of models. It shows the result of `work`. */
 function tool({ id, title, about, tasks, button, fields, work }) {
   const select = h("select", { id: `${id}-model` });
   const go = h("button", { class: "primary" }, button);
@@ -64,7 +64,7 @@ function tool({ id, title, about, tasks, button, fields, work }) {
   return h("section", { class: "bench", "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), form, out);
 }
 
-/** The user's texts do not do for the tool. */
+/** Thrown if the user's texts are not suitable for the tool. */
 class Wrong extends Error {}
 
 async function vectorsOf(model, texts, kind, signal) {
@@ -123,7 +123,7 @@ function map(texts, vectors) {
   const width = Math.max(260, Math.min(640, innerWidth - 48));
   const height = Math.round(width * 0.65);
   const spread = [0, 1].map((k) => points.map((p) => p[k]));
-  // One scale for both axes: distances on the map mean the same in all directions.
+  // Both axes have the same scale, so that distances on the map mean the same in all directions.
   const ranges = spread.map((values) => [Math.min(...values), Math.max(...values)]);
   const scale = Math.min(...ranges.map(([low, high], k) => (high > low ? ((k ? height : width) - 2 * EDGE) / (high - low) : Infinity)));
   const place = (k, value) => {
@@ -214,7 +214,7 @@ function rerank() {
     id: "rerank",
     title: "Rerank",
     about: "The documents that answer the query best come first.",
-    tasks: ["classify", "encode"], // an encoder ranks by cosine
+    tasks: ["classify", "encode"],  // an encoder ranks documents by cosine
     button: "Rank",
     fields: [h("label", { class: "field" }, "Query", query), documents.field],
     work: async (model, signal) => {
@@ -236,7 +236,7 @@ function rerank() {
   });
 }
 
-/** The bytes of a token that is a part of a character, which no text can show. */
+/** Formats the bytes of a token that is only a part of a character, and so cannot be shown as text. */
 const hexOf = (bytes) => bytes.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
 
 function tokens() {

@@ -1,9 +1,9 @@
-// The messages of the open conversation. Views are kept by message, and only what changed is painted, once a frame.
+// The messages of the open conversation. Each message has a view that is kept. Only views that have changed are painted, once per frame.
 import { $, h } from "./dom.js";
 import { MessageView } from "./message.js";
 import { rows } from "./tree.js";
 
-const NEAR = 48; // pixels from the end within which the thread follows a growing answer
+const NEAR = 48;  // the thread follows a growing answer if it is scrolled to within this many pixels of the end
 
 export class Thread {
   constructor(actions) {
@@ -16,7 +16,7 @@ export class Thread {
     this.lastTop = 0;
     this.lastHeight = 0;
     this.box.addEventListener("scroll", () => this.scrolled(), { passive: true });
-    // Blocks get their true height when they come into sight, after the paint that made them.
+    // Blocks get their true height only when they become visible, after they were painted first.
     new ResizeObserver(() => this.follows && this.toEnd()).observe(this.list);
     $("to-end").addEventListener("click", () => {
       this.toEnd();
@@ -24,7 +24,7 @@ export class Thread {
     });
   }
 
-  /** Shows a conversation's present branch. */
+  /** Shows the present branch of a conversation. */
   show(conversation) {
     if (this.conversation !== conversation) {
       this.views.clear();
@@ -41,7 +41,7 @@ export class Thread {
       if (columns.length === 1) return columns[0].map(viewOf);
       return [h("div", { class: "pair" }, ...columns.map((nodes) => h("div", { class: "column" }, ...nodes.map(viewOf))))];
     });
-    // Nodes that stay are not moved: a moved node loses the focus and the place of its scrollbar.
+    // Nodes that stay are not moved, because a moved node would lose its focus and the position of its scrollbar.
     const same = wanted.length === this.list.children.length && wanted.every((element, i) => element === this.list.children[i]);
     if (!same) {
       let shared = 0;
@@ -59,7 +59,7 @@ export class Thread {
     return this.views.get(id);
   }
 
-  /** The node with this id changed: it is painted in the next frame. */
+  /** Notes that the node with this id has changed, so that the next frame paints it. */
   touch(id) {
     this.dirty.add(id);
     if (!this.frame) this.frame = requestAnimationFrame(() => this.paint());
@@ -75,7 +75,7 @@ export class Thread {
     this.dirty.clear();
     const held = this.list.contains(document.activeElement);
     for (const id of ids) if (this.views.get(id)?.update() === false) this.touch(id);
-    // The button that was pressed may be gone. Without a focus the keyboard would reach nothing, Escape included.
+    // The button that had the focus may be gone. Without a focus, the page would receive no keys, not even Escape.
     if (held && document.activeElement === document.body) $("send").focus();
     if (this.follows) this.toEnd();
     this.scrolled();

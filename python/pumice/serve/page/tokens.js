@@ -1,9 +1,9 @@
-// An answer as its tokens, coloured by probability. A token opens the list of what else could have stood there; an alternative there goes
-// on from it.
+// Shows an answer as its tokens, coloured by probability. Clicking a token opens the list of its alternatives. Choosing an alternative
+// continues the answer from there.
 import { h, iconButton, percent } from "./dom.js";
 
-const CHUNK = 256; // tokens in one span of the page
-// Lower bounds of the probability for the levels 0 to 4. A less likely token has level 5.
+const CHUNK = 256;  // number of tokens in one span of the page
+// Lower bounds of the probability for the levels 0 to 4. Less likely tokens have level 5.
 const STEPS = [0.9, 0.7, 0.5, 0.3, 0.1];
 const levelOf = (logprob) => {
   const p = Math.exp(logprob);
@@ -17,7 +17,7 @@ const named = (text) => (text === "" ? "part of a character" : `“${text.replac
 const encoder = new TextEncoder();
 const bytesOf = (token) => (token.bytes?.length ? token.bytes : [...encoder.encode(token.text)]);
 
-/** The text of some tokens; null if it ends within a character, or if the last one has no text of its own. */
+/** Returns the text of some tokens, or null if it ends within a character or the last token has no text. */
 function textOf(tokens) {
   const last = tokens[tokens.length - 1];
   if (last && !last.text && !last.bytes?.length) return null;
@@ -28,7 +28,7 @@ function textOf(tokens) {
   }
 }
 
-/** The tokens of `node` before token `i`, and then `other`; `content` is their text, or null if it ends within a character. */
+/** Returns the tokens of `node` before token `i`, and then `other`. `content` is their text, or null if it ends within a character. */
 export function beginning(node, i, other) {
   const before = node.tokens.slice(0, i).filter((token) => token.kind !== "reasoning");
   const tokens = [...before, { ...other, top: node.tokens[i].top }];
@@ -37,7 +37,7 @@ export function beginning(node, i, other) {
 }
 
 export class TokenView {
-  /** `goOn(i, token)` is called when an alternative of token i is chosen. */
+  /** `goOn(i, token)` is called when the user chooses an alternative for token i. */
   constructor(node, goOn) {
     this.node = node;
     this.goOn = goOn;
@@ -45,7 +45,7 @@ export class TokenView {
     this.element = h("div", { class: "tokens", role: "group", "aria-label": "Tokens; arrow keys move, Enter shows alternatives" });
     this.element.addEventListener("click", (event) => this.open(event.target.closest(".token")));
     this.element.addEventListener("keydown", (event) => this.key(event));
-    // An answer that began without probabilities begins with plain text.
+    // An answer whose beginning was generated without probabilities begins with plain text.
     if (node.head) this.element.append(h("span", { class: "plain" }, node.head));
     this.update();
   }

@@ -1,5 +1,5 @@
-// Conversations as trees. A node is a message; its siblings are other versions of it. A lane is a model and the last node of the branch
-// that it shows: a conversation has one lane, or two side by side.
+// Conversations as trees. A node is a message, and its siblings are other versions of it. A lane has a model, and the last node of the
+// branch that it shows. A conversation has one lane, or two side by side.
 
 export const newId = () => `${Date.now().toString(36)}-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
 
@@ -23,7 +23,7 @@ function childrenOf(conversation, id) {
   return index.get(id) ?? [];
 }
 
-/** Adds a node below `parent` (an id, or null at the begin) and returns it. */
+/** Adds a node below `parent` (an id, or null for a first message), and returns it. */
 export function addNode(conversation, parent, fields) {
   const at = Object.keys(conversation.nodes).length;
   const node = { id: newId(), parent, at, role: "user", content: "", ...fields };
@@ -33,26 +33,26 @@ export function addNode(conversation, parent, fields) {
   return node;
 }
 
-/** Removes nodes that nothing hangs below. */
+/** Removes nodes that have no other nodes below them. */
 export function removeNodes(conversation, nodes) {
   for (const node of nodes) delete conversation.nodes[node.id];
   indexes.delete(conversation);
 }
 
-/** The nodes from the begin to `leaf`. */
+/** Returns the nodes from the first message to `leaf`. */
 export function pathTo(conversation, leaf) {
   const path = [];
   for (let node = conversation.nodes[leaf]; node; node = conversation.nodes[node.parent]) path.push(node);
   return path.reverse();
 }
 
-/** The versions of a node. Beside another lane only those of the node's own model count. */
+/** Returns the versions of a node. If there are two lanes, only those of the node's own model count. */
 export function versions(conversation, node) {
   const own = childrenOf(conversation, node.parent).filter((other) => other.role === node.role);
   return conversation.lanes.length > 1 && node.model ? own.filter((other) => other.model === node.model) : own;
 }
 
-/** The end of the newest branch below `node`; of those of `model`, if there are some. */
+/** Returns the leaf of the newest branch below `node`. At each node it prefers answers of `model`. */
 export function newestLeaf(conversation, node, model) {
   for (;;) {
     const below = childrenOf(conversation, node.id);
@@ -74,7 +74,7 @@ function turnsOf(path) {
   return turns;
 }
 
-/** The user's node of the same turn on each lane, where its text is the same: an edit is for all of them. */
+/** Returns, for each lane whose text is equal, the user's node of the same turn, because an edit changes all of them. */
 export function sameTurn(conversation, node) {
   const lanes = conversation.lanes.map((lane) => ({ lane, turns: turnsOf(pathTo(conversation, lane.leaf)) }));
   const home = lanes.find(({ turns }) => turns.some((turn) => turn.user === node));
@@ -82,7 +82,7 @@ export function sameTurn(conversation, node) {
   return lanes.map(({ lane, turns }) => ({ lane, user: turns[number]?.user })).filter(({ user }) => user && user.content === node.content);
 }
 
-/** What the thread shows: a list of rows, each with one column of nodes, or two where the lanes differ. */
+/** Returns the rows that the thread shows. A row is a list of columns of nodes: one column, or two if the lanes differ there. */
 export function rows(conversation) {
   const [first, second] = conversation.lanes.map((lane) => turnsOf(pathTo(conversation, lane.leaf)));
   const result = [];
