@@ -270,7 +270,7 @@ def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: s
         if not isinstance(first, str) or not isinstance(last, str):
             return None
         found = Thought(first, last)
-        if row is None or row.template is not shape.spec:  # then the response template is that of the model's files, or the caller's
+        if row is None or row.template is not shape.spec:  # the response template comes from the model's files or from the caller
             return found
     return found if _is_shown(found, chat_template) or found.text else None
 
@@ -289,7 +289,7 @@ def marks_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str
     written, call = written_of(shape, row), ""
     if not isinstance(written, str):
         call = _begin(written)
-        if thought.aside.startswith(call):  # then the first word alone may also begin an aside, so `call` must be longer
+        if thought.aside.startswith(call):  # the first word alone may also begin an aside, so `call` must be longer
             call = (written.before or written.call).partition("%")[0]
     return Marks(thought.open, thought.close, (thought.text, thought.aside), call, once=not thought.aside)
 

@@ -48,7 +48,7 @@ class Row(NamedTuple):
     name: str  # the format's name in error messages
     markers: tuple[str, ...]
     template: Mapping[str, Any]
-    written: Written | str = "it has no tool calls"  # or a sentence that tells why no grammar can enforce calls
+    written: Written | str = "it has no tool calls"  # a str is a sentence that tells why no grammar can enforce calls
     thought: Thought | None = None
 
 

@@ -54,5 +54,5 @@ class Pool:
 def _serve(jobs: queue.SimpleQueue[Any], ended: list[bool], gone: weakref.ref[Pool]) -> None:
     while (job := jobs.get()) is not gone and not ended:
         job()
-        del job  # and all objects that the work refers to
+        del job  # drops the work and all objects that it refers to
     jobs.put(job)  # so that the other threads end, too

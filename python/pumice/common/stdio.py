@@ -103,7 +103,7 @@ def input_file() -> list[int]:
     """Returns a list with the file descriptor of standard input, or an empty list if there is none."""
     try:
         return [] if sys.stdin is None else [sys.stdin.fileno()]
-    except (OSError, ValueError):  # it is closed, or has no file descriptor in a test
+    except (OSError, ValueError):  # standard input is closed, or has no file descriptor in a test
         return []
 
 

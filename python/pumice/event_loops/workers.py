@@ -125,10 +125,10 @@ class Pools:
     _guard = threading.Lock()
 
     def __init__(self) -> None:
-        self.prepare = Workers(8, 4096)  # for rendering templates and tokenizing, which take little time
-        # For calls of an encoder, and for scores. Most of these threads only wait while the engine computes other calls.
+        self.prepare = Workers(8, 4096)  # threads that render templates and tokenize, which takes little time
+        # Threads for calls of an encoder, and for scores. Most of these threads only wait while the engine computes other calls.
         self.encode = Workers(64, 1024)
-        self.together = Workers(1, 1)  # for the model's Together object (small_encodes.py)
+        self.together = Workers(1, 1)  # the thread of the model's Together object (small_encodes.py)
 
     @classmethod
     def of(cls, model: ModelBase) -> Pools:

@@ -23,7 +23,7 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # expression grows with the square of the number of digits.
 MOST_DIGITS = 320
 _WHOLE = 2**53  # at and above this number, not every integer is a double
-# Larger numbers are written with an exponent. Integers are an exception if a bound is larger than this.
+# Numbers above this are written with an exponent. Integers are not if a bound of the schema is above this number.
 _PLAIN = 10**21
 _SMALL = Decimal("1e-20")  # numbers below this are written with an exponent
 _LARGEST = sys.float_info.max

@@ -85,7 +85,7 @@ def _calibration_seconds(made: Sequence[Tensor], calibration: Calibration) -> fl
         if places[each.name] not in inputs:
             inputs.add(places[each.name])
             products += tokens * columns * width / 2
-            feedback += columns * width**2 / 6  # for the Cholesky factor
+            feedback += columns * width**2 / 6  # multiply-adds of the Cholesky factor
     return run * speeds.run + products * speeds.products + feedback * speeds.feedback
 
 

@@ -33,7 +33,7 @@ _DIMS = {"key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "kv_heads": _KV_HEADS}
 # Maximum NMSE (normalised mean squared error) of a result. Most limits are above 0 because devices add float32 numbers in different orders,
 # and because a key that lies between two f16 or q8_0 numbers may be rounded to either of them.
 _EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
-_INT8_TWICE = 2e-3  # for two products in sequence, both of which round to 8 bits
+_INT8_TWICE = 2e-3  # limit for two products in sequence that both round to 8 bits
 _KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
 
 

@@ -173,8 +173,8 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
 
             tokenizer_files.check_given(checked["tokenizer"])
 
-    # A thread builds the tokenizer while the weights are loaded. This takes a quarter of a second for most tokenizers, and one second for a
-    # vocabulary of 262,144 tokens.
+    # A thread builds the tokenizer while the weights are loaded. Building takes a quarter of a second for most tokenizers, and one second
+    # for a vocabulary of 262,144 tokens.
     tokenizer_task = Task(build_tokenizer)
     bar = LateBar(checked["progress"], path.name, unit="B", unit_scale=True, unit_divisor=1024)
     try:

@@ -91,7 +91,7 @@ class Connection(H11Protocol):
             super().data_received(data)
 
     def may_linger(self) -> bool:
-        """Whether the client may still be sending, and the server can wait for it."""
+        """Whether the client may still be sending, and the server can wait for the client."""
         if self._stops or len(self._lingering) >= LINGERING:
             return False
         # this side has answered before any request was parsed, so a request may be on its way

@@ -50,7 +50,7 @@ class Settings:
     max_n: int = option(16, "sizes", "most answers to a prompt (n)")
     # One step of 16,000 sequences would block the event loop for seconds.
     max_sequences: int = option(512, "sizes", "most prompts of a request times n")
-    # An answer that is not streamed keeps all of them in memory until it is written, about 160 bytes each.
+    # An answer that is not streamed keeps all its log-probabilities in memory until it is written, about 160 bytes each.
     max_logprobs: int = option(2 << 20, "sizes", "most log-probabilities of an answer of /v1/completions")
     max_stops: int = option(16, "sizes", "most stop texts")
     max_stop_length: int = option(256, "sizes", "most characters of a stop text")
@@ -88,7 +88,7 @@ class Settings:
             elif each.type in ("int", "int | None") and value is not None:
                 integer(name, value, 0 if name == "waiting" else 1)
             elif each.type in ("float", "float | None") and value is not None:
-                if name != "chunk_seconds":  # it is a setting of requests, which is checked below
+                if name != "chunk_seconds":  # chunk_seconds is a setting of requests, which is checked below
                     real(name, value, 0.0, 1e9, open_low=name != "grace")
             elif each.type == "tuple[str, ...]":
                 if isinstance(value, str) or not all(isinstance(one, str) and one.isascii() and one.isprintable() for one in value):
