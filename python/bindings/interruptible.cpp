@@ -104,7 +104,7 @@ Workers& workers() {
   return all;
 }
 
-// ident of Python's main thread; if a program embeds Python, it may not be the first thread of the process
+// ident of Python's main thread; if a program embeds Python, it might not be the first thread of the process
 unsigned long python_main_thread = 0;
 
 bool on_main_thread() { return os::on_first_thread() || python_main_thread == PyThread_get_thread_ident(); }
