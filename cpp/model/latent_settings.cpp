@@ -44,7 +44,7 @@ void read_latent_sizes(const Reader& read, Config& c, const LatentDefaults& defa
   const LatentAttention attention = read_attention(read, c, defaults);
   for (Layer& layer : c.layers) layer.mixer = attention;
   if (std::string_view(defaults.key_length) == "attention.key_length") {
-    read.gguf_says("attention.head_count_kv", read.integer("", "num_key_value_heads").value_or(attention.heads));
+    if (read.notes()) read.gguf_says("attention.head_count_kv", read.integer("", "num_key_value_heads").value_or(attention.heads));
   } else {  // in llama.cpp's files there is one kv head, whose value is a part of its key
     read.gguf_says("attention.head_count_kv", std::int64_t{1});
     read.gguf_says("attention.key_length", std::int64_t{attention.key_dim()});

@@ -47,6 +47,8 @@ class Reader {
   explicit Reader(const files::ModelFile& file, GgufNotes* notes = nullptr);
   // Copies `plain`. `names` are the names that the family's config.json has for some keys.
   Reader(const Reader& plain, std::span<const KeyName> names) : Reader(plain) { names_ = names; }
+  // Returns true if the Reader notes what a GGUF file has. Keys of config.json that only convert() needs must be read only then, so that a
+  // strange value in them is an error of convert() and not of load().
   bool notes() const { return notes_ != nullptr; }
   // Returns a copy that notes nothing.
   Reader quiet() const {

@@ -303,7 +303,7 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx) {
 }
 
 void say_sections(const Reader& read, const std::vector<std::int64_t>& otherwise) {
-  if (read.gguf()) return;
+  if (!read.notes()) return;
   auto sections = read.file().integer_list(read.key("", rope_object(read) + ".mrope_section")).value_or(otherwise);
   if (sections.empty()) return;
   sections.push_back(0);

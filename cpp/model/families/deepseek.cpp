@@ -61,6 +61,7 @@ void configure2(const Reader& read, Config& c) {
                  .shared = SharedDefaults{.count = 2},
                  .dense = DenseDefaults{.first_key = "first_k_dense_replace"}});
   read.gguf_says("expert_gating_func", std::int64_t{1});
+  if (!read.notes()) return;
   if (const auto groups = read.integer("", "n_group")) read.gguf_says("expert_group_count", *groups);
   if (const auto kept = read.integer("", "topk_group")) read.gguf_says("expert_group_used_count", *kept);
   read.gguf_lacks({"expert_weights_norm"});

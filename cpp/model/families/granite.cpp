@@ -122,6 +122,7 @@ void read_mixture_or_network(const Reader& read, Config& c) {
 
 // llama.cpp's converter writes the settings of the rope even if no layer has rope.
 void say_unused_rope(const Reader& read, const Attention& a) {
+  if (!read.notes()) return;
   const double theta = read.number("", "rope_parameters.rope_theta").value_or(read.number("", "rope_theta").value_or(10000));
   read.gguf_says("rope.freq_base", theta);
   read.gguf_says("rope.dimension_count", std::int64_t{a.head_dim});

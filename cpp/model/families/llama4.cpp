@@ -120,7 +120,7 @@ std::vector<bool> layers_with_experts(const Reader& read, const Config& c, const
     return with;
   }
   // If there is a list, the interval may be 0 (models without experts).
-  const std::int64_t step = read.file().integer(read.key("", dense.step_key)).value_or(1);
+  const std::int64_t step = read.notes() ? read.file().integer(read.key("", dense.step_key)).value_or(1) : 0;
   if (step >= 1) read.gguf_says("interleave_moe_layer_step", step);
   const auto last = static_cast<std::int64_t>(c.layers.size()) - 1;
   std::vector<bool> with(c.layers.size());

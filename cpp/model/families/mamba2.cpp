@@ -121,7 +121,7 @@ Mixture read_experts(const Reader& read, const Config& c) {
                                   .floor = 1e-20f,
                                   .shared = SharedDefaults{.count = 1, .width_key = "moe_shared_expert_intermediate_size", .width = 7688}});
   if (mixture.shared) mixture.shared->network.bias = read.flag("", "mlp_bias", false);
-  read.gguf_says("expert_shared_count", read.integer("", "n_shared_experts").value_or(1));
+  if (read.notes()) read.gguf_says("expert_shared_count", read.integer("", "n_shared_experts").value_or(1));
   read.gguf_lacks({"expert_gating_func", "expert_group_used_count"});
   read.gguf_says(kArchitecture, std::string(kGgufHybrid[1]));
   return mixture;

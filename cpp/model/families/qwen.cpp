@@ -57,8 +57,10 @@ void configure3(const Reader& read, Config& c) {
   if (type.starts_with("qwen3_vl")) {
     read.gguf_says(kArchitecture, "qwen3vl");
     say_sections(read, {});
-    const auto deep = read.file().integer_list("vision_config.deepstack_visual_indexes").value_or(std::vector<std::int64_t>{});
-    read.gguf_says("n_deepstack_layers", static_cast<std::int64_t>(deep.size()));
+    if (read.notes()) {
+      const auto deep = read.file().integer_list("vision_config.deepstack_visual_indexes").value_or(std::vector<std::int64_t>{});
+      read.gguf_says("n_deepstack_layers", static_cast<std::int64_t>(deep.size()));
+    }
   }
   if (pplx || read.flag("", "use_bidirectional_attention", false)) see_both_ways(read, c);
 }

@@ -75,6 +75,30 @@ def test_a_key_that_is_left_out_has_the_default_of_the_engine(name: str, key: st
     assert _core.open_file(str(output)).get(said) == pytest.approx(value)
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("deepseek_v2", "n_group"),
+        ("deepseek_v2", "topk_group"),
+        ("minicpm3", "num_key_value_heads"),
+        ("granite_hybrid", "rope_theta"),
+        ("qwen3_vl", "vision_config.deepstack_visual_indexes"),
+    ],
+)
+def test_a_strange_value_that_only_gguf_needs_is_no_error_of_load(name: str, key: str, tmp_path: Path) -> None:
+    folder = random_models.make_folder(name, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    *above, last = key.split(".")
+    within = config
+    for part in above:
+        within = within.setdefault(part, {})
+    within[last] = "strange"
+    (folder / "config.json").write_text(json.dumps(config))
+    pumice.load(folder, device="cpu", tokenizer=folder, progress=False).close()
+    with pytest.raises(pumice.PumiceError, match=last):
+        pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
+
+
 def test_the_text_half_of_gemma3(tmp_path: Path) -> None:
     folder, ids = random_models.make_folder("gemma3_multimodal", tmp_path), random_models.golden("gemma3_multimodal")["ids"]
     config = json.loads((folder / "config.json").read_text())
