@@ -12,7 +12,7 @@ namespace {
 std::uint64_t times(std::uint64_t pages, std::uint64_t bytes) { return mul_or_fail<std::uint64_t>(pages, bytes, "keys and values"); }
 
 // Returns the index of the share that lacks the most bytes.
-std::size_t shortest(const std::vector<Need>& needs) {
+std::size_t most_short(const std::vector<Need>& needs) {
   return static_cast<std::size_t>(std::ranges::max_element(needs, {}, &Need::missing) - needs.begin());
 }
 
@@ -156,7 +156,7 @@ void Report::say_why(const Fill& fill, const Split& split, bool named) {
   if (options_.asked_layers()) return;
   const Split more = fill.split(count + 1);
   const std::vector<Need> needs = fill.needs(more);
-  const std::size_t worst = shortest(needs);
+  const std::size_t worst = most_short(needs);
   const std::string who = more.size() == 1 ? "it" : costs_.places()[more[worst].place].info.id;
   const std::string would =
       str("with layer ", border - 1, " ", who, " would have to hold ", needs[worst].text(), ", ", mib(needs[worst].missing),
