@@ -193,20 +193,22 @@ void epilogue(float* out, Int out_stride, Int count, Int cols, const Epilogue& h
   const float cap = how.softcap, inverse = 1.0f / cap;
   const bool caps = cap > 0.0f;
   const float *bias = how.bias, *residual = caps ? nullptr : how.residual;
-  if (how.activation != Activation::none || bias || residual) {
-    with_activation<Lanes>(how.activation, {how.alpha_p, how.alpha_n}, [&](auto f) __attribute__((always_inline)) {
-      for (Int r = 0; r < count; ++r) {
-        float* row = out + r * out_stride;
-        const float* rest = residual ? residual + r * how.residual_stride : nullptr;
-        sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) {
-          Lanes y = load<Lanes>(row + i, n);
-          if (bias) y = y + load<Lanes>(bias + i, n);
-          y = f(y);
-          if (rest) y = y + load<Lanes>(rest + i, n);
-          store(row + i, y, n);
-        });
-      }
-    });
+  const bool activates = how.activation != Activation::none;
+  for (Int r = 0; (activates || bias || residual) && r < count; ++r) {
+    float* row = out + r * out_stride;
+    const float *rest = residual ? residual + r * how.residual_stride : nullptr, *added = activates ? nullptr : rest;
+    if (bias || added)
+      sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) {
+        Lanes y = load<Lanes>(row + i, n);
+        if (bias) y = y + load<Lanes>(bias + i, n);
+        if (added) y = y + load<Lanes>(added + i, n);
+        store(row + i, y, n);
+      });
+    if (!activates) continue;
+    activate<Lanes>(row, cols, how.activation, {how.alpha_p, how.alpha_n});
+    if (rest)
+      sixteens(cols,
+               [&](Int i, int n) __attribute__((always_inline)) { store(row + i, load<Lanes>(row + i, n) + load<Lanes>(rest + i, n), n); });
   }
   for (Int r = 0; caps && r < count; ++r) {
     float* row = out + r * out_stride;
@@ -223,34 +225,46 @@ template <Lanes16 Lanes>
 void gate(float* gate, const float* up, const Gating& how, Int n) {
   const bool limits = how.limit > 0;
   const Lanes most = Lanes::set(how.limit), least = Lanes::set(-how.limit), shift = Lanes::set(how.shift);
-  with_activation<Lanes>(how.activation, {}, [&](auto f) __attribute__((always_inline)) {
-    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-      Lanes g = load<Lanes>(gate + i, count), u = load<Lanes>(up + i, count);
-      if (how.gate_bias) g = g + load<Lanes>(how.gate_bias + i, count);
-      if (how.up_bias) u = u + load<Lanes>(how.up_bias + i, count);
-      if (limits) {  // min() and max() return the second operand if it is NaN
-        g = min(most, g);
-        u = max(least, min(most, u));
-      }
+  chunks(n, [&](Int first, Int values) __attribute__((always_inline)) {
+    float* g = gate + first;
+    if (how.gate_bias || limits)
+      sixteens(values, [&](Int i, int count) __attribute__((always_inline)) {
+        Lanes x = load<Lanes>(g + i, count);
+        if (how.gate_bias) x = x + load<Lanes>(how.gate_bias + first + i, count);
+        if (limits) x = min(most, x);  // min() and max() return the second operand if it is NaN
+        store(g + i, x, count);
+      });
+    if (how.activation != Activation::none) activate<Lanes>(g, values, how.activation, {});
+    sixteens(values, [&](Int i, int count) __attribute__((always_inline)) {
+      Lanes u = load<Lanes>(up + first + i, count);
+      if (how.up_bias) u = u + load<Lanes>(how.up_bias + first + i, count);
+      if (limits) u = max(least, min(most, u));
       if (how.shift != 0.0f) u = u + shift;
-      store(gate + i, f(g) * u, count);
+      store(g + i, load<Lanes>(g + i, count) * u, count);
     });
   });
 }
 
 template <Lanes16 Lanes>
 void multiply(const float* a, const float* b, Activation activation, float scale, Int n, Int repeat, float* out) {
-  with_activation<Lanes>(activation, {}, [&](auto f) __attribute__((always_inline)) {
-    if (repeat == 1) {
-      sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-        store(out + i, load<Lanes>(a + i, count) * (f(load<Lanes>(b + i, count)) * Lanes::set(scale)), count);
-      });
-      return;
+  chunks(n, [&](Int first, Int values) __attribute__((always_inline)) {
+    float activated[kChunk];
+    const float* factors = b + first;
+    if (activation != Activation::none) {
+      __builtin_memcpy(activated, factors, static_cast<std::size_t>(values) * sizeof(float));
+      activate<Lanes>(activated, values, activation, {});
+      factors = activated;
     }
-    for (Int c = 0; c < n; ++c) {
-      const Lanes factor = f(Lanes::set(b[c])) * Lanes::set(scale);
+    const float* in = a + first * repeat;
+    float* to = out + first * repeat;
+    if (repeat == 1)
+      return sixteens(values, [&](Int i, int count) __attribute__((always_inline)) {
+        store(to + i, load<Lanes>(in + i, count) * (load<Lanes>(factors + i, count) * Lanes::set(scale)), count);
+      });
+    for (Int c = 0; c < values; ++c) {
+      const Lanes factor = Lanes::set(factors[c]) * Lanes::set(scale);
       sixteens(repeat, [&](Int i, int count) __attribute__((always_inline)) {
-        store(out + c * repeat + i, load<Lanes>(a + c * repeat + i, count) * factor, count);
+        store(to + c * repeat + i, load<Lanes>(in + c * repeat + i, count) * factor, count);
       });
     }
   });

@@ -10,13 +10,15 @@ namespace {
 
 template <Lanes16 Lanes>
 void conv(const float* const* rows, const float* taps, const float* bias, int width, Activation activation, Int n, float* out) {
-  with_activation<Lanes>(activation, {}, [&](auto f) __attribute__((always_inline)) {
-    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
+  chunks(n, [&](Int first, Int values) __attribute__((always_inline)) {
+    sixteens(values, [&](Int at, int count) __attribute__((always_inline)) {
+      const Int i = first + at;
       Lanes y = bias ? load<Lanes>(bias + i, count) : Lanes::set(0.0f);
       for (int j = 0; j < width; ++j)
         if (rows[j]) y = fma(load<Lanes>(taps + j * n + i, count), load<Lanes>(rows[j] + i, count), y);
-      store(out + i, f(y), count);
+      store(out + i, y, count);
     });
+    if (activation != Activation::none) activate<Lanes>(out + first, values, activation, {});
   });
 }
 
