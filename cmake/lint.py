@@ -46,7 +46,8 @@ if (python.parent / settings).exists():
 
 
 def lint(file: str) -> subprocess.CompletedProcess[str]:
-    target = [f"--extra-arg={option}" for option in (f"--target={family[file]}-linux-gnu", f"-isystem{headers}")]
+    # -Qunused-arguments, because the commands are those of GCC, and clang uses only some of the options.
+    target = [f"--extra-arg={option}" for option in (f"--target={family[file]}-linux-gnu", f"-isystem{headers}", "-Qunused-arguments")]
     return subprocess.run([tidy, "-p", build, "--quiet", *target, file], capture_output=True, text=True, check=False)
 
 
