@@ -9,6 +9,7 @@ import io
 import re
 from typing import Any
 
+import make_models_table
 import pytest
 from paths import API_PAGES, ROOT
 
@@ -79,6 +80,7 @@ def test_table_of_architectures() -> None:
     families = pumice.build_info()["architectures"]
     rows = table(MODELS, "architecture")
     assert [row[0] for row in rows] == list(families)
+    assert make_models_table.HEAD + "\n".join(make_models_table.rows()) + "\n" in MODELS, "run tests/make_models_table.py"
     for name, _, gguf, model_types in rows:
         said = {"gguf": gguf, "model_type": model_types}
         for kind, names in families[name].items():

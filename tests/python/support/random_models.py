@@ -50,6 +50,8 @@ class Variant:
     hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)
     attention: str = "eager"  # attention implementation of transformers; "eager" adds ALiBi twice in Falcon
     as_given: bool = False  # config.json has only the settings, with the keys and the gaps of older files on the hub
+    # Which models a family runs, for the page docs/models.md: the name of the engine's family -> models. In the family's first variant.
+    models: dict[str, str] = dataclasses.field(default_factory=dict)
     # What test_family_switches.py asks of single keys of config.json. Dots in a key lead into nested objects.
     # - changes: [key, other value] that changes results and leaves the shapes of all tensors as they are.
     # - leaves_tensors: the same, and the model then does not read some tensors of its layers.
@@ -70,7 +72,7 @@ def tolerance(name: str) -> float:
 
 
 # Fields that a variant does not inherit from the one it is like.
-OWN = ("like", "zeros", "seed", "bare", "hub_config", "as_given", "checks")
+OWN = ("like", "zeros", "seed", "bare", "hub_config", "as_given", "checks", "models")
 
 
 def read_variants() -> dict[str, Variant]:
