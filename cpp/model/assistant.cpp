@@ -49,8 +49,8 @@ void find_sources(const files::ModelFile& file, const Description& d, Config& c)
     if (a.window == 1) unfit(file, d, "a window of 1 holds nothing before a position");
     if (!turn_alike(d.config.ropes[static_cast<std::size_t>(from.rope)], c.ropes[static_cast<std::size_t>(a.rope)]))
       unfit(file, d, "its layer ", i, " has other frequencies of rope than the model's layers ", kind);
-    // Attention takes the row of a draft token as a row of the position before (Segment::ahead). A window that ends there must be one
-    // position shorter, so that it begins at the right position.
+    // Attention treats the row of a draft token like a row of the position before it, because the caches have no key of the token itself
+    // (Segment::ahead). A window that ends there is made one position shorter, so that it begins at the right position.
     if (a.window > 0) --a.window;
     a.kv_from = KvFrom{.layer = source};
   }

@@ -1,8 +1,8 @@
 // An assistant is a small decoder in a file of its own that drafts tokens for one model (Gemma 4). Its layers compute no keys and values,
-// but attend to those of the model's last layers. The first row of a step is computed from the embedding of the model's last id and from
-// the model's hidden row that this id was sampled from. Each further row is computed from the embedding of the previous draft token and the
-// assistant's own previous row. All rows of a step have the same position, that of the last id, and attend to the positions before it.
-// Results do not depend on an assistant.
+// but attend to those of the model's last layers. For a draft of several tokens, an assistant computes one row per token. The first row is
+// computed from the embedding of the model's last id and from the model's hidden row that this id was sampled from. Each further row is
+// computed from the embedding of the previous draft token and the assistant's own previous row. All rows of a draft have the same position,
+// that of the last id, and attend to the positions before it. Results do not depend on an assistant.
 #pragma once
 
 #include <memory>

@@ -145,7 +145,8 @@ Config read_config(const files::ModelFile& file, bool assistant, GgufNotes* note
   read_mask(read.quiet(), c);
   refuse_unread_mask(read, c);
   if (!c.causal()) read.gguf_says("attention.causal", false);
-  // A decoder may have this classifier, unless its family sets another one.
+  // A decoder's classifier, if the file has one, takes the row of the last token and has no bias. With head_transform, the family has set
+  // `classifier` itself.
   if (c.has_head && !c.head_transform) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   read_token_classifier(read, c.classifier);
   if (const auto said = pooling_of(read)) c.pooling = said;

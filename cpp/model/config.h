@@ -18,14 +18,14 @@ namespace pumice::model {
 struct Family;
 struct GgufNotes;
 
-// Which rows a classifier takes.
+// Says which rows are the input of a classifier.
 enum class Classifies : std::uint8_t {
   texts,   // one row per text: the rows of the text's tokens are pooled first
   tokens,  // the row of each token; the result is the logits of each token
   late,    // the row of each token; then the logits of a text's tokens are pooled (EuroBERT)
 };
 
-// Before which classifiers the dense layer is: a hidden_size x hidden_size matrix and an activation (BERT's pooler).
+// Says before which classifiers there is a dense layer, which is a hidden_size x hidden_size matrix and an activation (BERT's pooler).
 enum class DenseBefore : std::uint8_t {
   none,
   texts,  // before a classifier of texts, but not before one of tokens
@@ -61,8 +61,8 @@ struct PositionBuckets {
   std::int32_t count = 0, max_distance = 0;
 };
 
-// Says which token of a text is its last token for pooling, if that is not the text's real last token: the first token whose id is `id`. If
-// `id` is empty, it is the first token that has the largest id in the text (CLIP).
+// Says which token PoolKind::last pools, if that need not be a text's real last token. It is the first token whose id is `id`. If `id` is
+// empty, it is the first token that has the largest id in the text (CLIP).
 struct TextEnd {
   std::optional<std::int32_t> id;
 };
@@ -109,8 +109,8 @@ struct Config {
   std::vector<Layer> layers;
   std::optional<Loops> loops;
   // The layer of the draft head, which predicts the token after the next one (multi-token prediction; Gloeckle et al. 2024, DeepSeek-AI
-  // 2024). Results do not depend on the draft head, because its tokens are only guesses. Where layers have an index, the draft head's layer
-  // has the index layers.size().
+  // 2024). Results do not depend on the draft head, because its tokens are only guesses. As the index of a layer, layers.size() means the
+  // draft head's layer.
   std::optional<Layer> draft;
   std::string why_no_draft = "its family has none that pumice runs";  // the reason why `draft` is empty; not used otherwise
   std::optional<Backbone> backbone;                                   // if the model is an assistant
@@ -149,8 +149,8 @@ struct Config {
   // Names of the tensors of a GGUF file by which pooled rows are multiplied, in this order (EmbeddingGemma: dense_2, dense_3).
   std::vector<std::string> dense;
 
-  // Returns the number that the layer's tensors have in the file. With `loops`, several layers share one number. The draft head's layer
-  // keeps its index.
+  // Returns the layer number in the names of the layer's tensors. With `loops`, several layers have the same number. For the draft head's
+  // layer, returns its index.
   std::size_t layer_in_file(std::size_t layer) const { return layer < layers.size() ? layer % layers_in_file() : layer; }
   // Returns the number of layers in the file, without the draft head's layer.
   std::size_t layers_in_file() const { return loops ? layers.size() / loops->count : layers.size(); }
@@ -170,9 +170,10 @@ struct Config {
   bool keeps_past() const { return has_head; }  // true if the model generates text, for which it needs kv caches
 };
 
-// Throws ErrorKind::unsupported_model for families and features that pumice does not run, and ErrorKind::model_format for numbers that are
-// out of range. If `assistant` is true, the file must be an assistant; if false, it must not be. If `notes` is not null and the file is a
-// folder, the function writes to it what the folder's GGUF file has (model/reader.h).
+// Reads the configuration of the model in `file`. Throws ErrorKind::unsupported_model for families and features that pumice does not run,
+// and ErrorKind::model_format for numbers that are out of range. If `assistant` is true, the file must be an assistant; if false, it must
+// not be. If `notes` is not null and the file is a folder, the function writes to `notes` what the GGUF file made from the folder has
+// (model/reader.h).
 Config read_config(const files::ModelFile& file, bool assistant = false, GgufNotes* notes = nullptr);
 
 PoolKind pooling_from_name(const std::string& name);

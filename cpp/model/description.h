@@ -31,8 +31,9 @@ struct Parameter {
 
 using Parameters = std::array<Parameter, kRoles>;
 
-// A module is a small matrix or a norm that follows the layers. It belongs to sentence-transformers, or to the model itself
-// (Role::row_projection). Its input is the pooled rows or, if `on_tokens` is true, the rows of the tokens before pooling.
+// A module is a small matrix or a norm that follows the layers. Most modules are listed in modules.json of sentence-transformers.
+// Role::row_projection of the model itself also becomes a module. The input of a module is the pooled rows or, if `on_tokens` is true, the
+// rows of the tokens before pooling.
 enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
 struct Module {
   ModuleKind kind = ModuleKind::dense;
@@ -45,10 +46,10 @@ struct Module {
   bool residual = false;
 };
 
-// Says whether the MLM head of an encoder is loaded. never: it is not. maybe: it is loaded if config.json names a class ...ForMaskedLM and
-// the file has the head. always: it is loaded, and a missing head is an error.
+// Says whether the MLM head of an encoder is loaded. With `never` it is not loaded. With `maybe` it is loaded if config.json names a class
+// ...ForMaskedLM and the file has the head. With `always` it is loaded, and a missing head is an error.
 enum class MlmUse : std::uint8_t { never, maybe, always };
-// Number of rows in one strip of an MLM head's decoder. A backend has the logits of only one strip in memory at a time.
+// The decoder of an MLM head is cut into strips of this many rows, so that a backend has the logits of only one strip in memory at a time.
 inline constexpr std::int64_t kMlmStrip = 4096;
 
 struct Description;
@@ -59,12 +60,12 @@ struct SideName {
 };
 inline constexpr SideName kSideNames[] = {{"draft head", "a draft head"}, {"assistant", "an assistant"}};
 
-// A part of a model beside its trunk, which is the stack of layers that computes the model's results. A side part runs behind the trunk's
-// last layer, on the same device, and guesses tokens. Results do not depend on the guesses.
+// A part of a model beside its trunk, which is the stack of layers that computes the model's results. A side part runs after the trunk's
+// last layer, on the device of that layer, and guesses the next tokens. Results do not depend on the guesses.
 struct SidePart {
   SideKind kind = SideKind::draft_head;
-  // The part's configuration and its weights by role. The ids are those of the model's Weights. Null for a draft head, whose layer is the
-  // trunk's layer Config::draft.
+  // The part's configuration and its weights by role. The ids of these weights are indices into the Weights of the whole model. Null for a
+  // draft head, because the model's own configuration describes its layer (Config::draft).
   std::shared_ptr<const Description> own = nullptr;
   // The trunk's layers whose keys and values the part attends to, in ascending order. Empty if the part has keys and values of its own.
   std::vector<std::size_t> reads = {};
@@ -90,18 +91,21 @@ struct Description {
   std::vector<VectorId> key_norms;                   // weights of the norm of q and k in each layer; set by add_key_norms() (model/taps.h)
   std::vector<PoolKind> pooling = {PoolKind::mean};  // kinds of pooling; the vectors of several kinds are concatenated in this order
   std::vector<Module> modules;
-  // For a reranker that is a decoder: a matrix of those rows of the head that belong to the label tokens. It is applied to the last token.
+  // For a decoder that is used as a reranker: those rows of the head's matrix that belong to the label tokens, as a matrix of their own. It
+  // multiplies the row of a text's last token.
   Parameter score;
   // The decoder of the MLM head as matrices of kMlmStrip rows each. Empty if the model has no such head.
   std::vector<Parameter> mlm_strips;
-  // Matrices whose tensor also belongs to another matrix (a table that is used as a product, too). They are not counted in `parameters`.
+  // Matrices that are read from the same tensor as another matrix, for example the strips of an MLM decoder, or an MLM decoder that is tied
+  // to the token embedding. They are not counted in `parameters`, because the other matrix is.
   std::vector<MatrixId> copies;
   std::int32_t vocab_size = 0;  // number of rows of the token embedding
   std::int32_t labels = 0;      // number of outputs of the classifier; 0: there is no classifier
   std::uint64_t parameters = 0;
   // The files of the model, of its adapters, and of its modules.
   std::vector<std::shared_ptr<const files::ModelFile>> files;
-  // Texts about requests to load() that were not carried out, with the reasons, and about how packed weights are read.
+  // The texts of Config::notes, and texts about requests to load() that were not carried out, with the reasons, and about how packed
+  // weights are read.
   std::vector<std::string> notes;
   // The texts of Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer uses.
   std::vector<std::string> incomplete;
@@ -155,10 +159,12 @@ struct DescribeOptions {
   bool allow_unread = false;
 };
 
-// Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is missing, has the wrong shape, or belongs to a
-// layer that does not use it. Throws ErrorKind::unsupported_model if a tensor's format is unknown.
+// Returns the description of the model in `file`. Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is
+// missing, has the wrong shape, or belongs to a layer that does not use it. Throws ErrorKind::unsupported_model if a tensor's format is
+// unknown.
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
-// Describes an assistant. Description::weights of the result begins with the weights of `model`, and the assistant's weights follow.
+// Describes an assistant that drafts tokens for `model`. Description::weights of the result begins with the weights of `model`, and the
+// assistant's weights follow.
 Description describe_assistant(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description& model);
 
 }  // namespace pumice::model

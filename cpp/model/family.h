@@ -75,7 +75,8 @@ struct Family {
   std::span<const TensorName> more_names;  // names for the roles that have none in `names`
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
-  // Safetensors names of the tensors that configure() reads itself, or that it knows no layer needs.
+  // Safetensors names of tensors that have no role but are no error, because configure() reads them itself or knows that no layer needs
+  // them.
   std::span<const std::string_view> read_by_configure = {};
   // Returns true if this file belongs to this family. Needed if several families have the same name in files (jina v2's config.json says
   // "bert"). The file then belongs to the family whose claims() returns true. If there is none, it belongs to the family without claims().

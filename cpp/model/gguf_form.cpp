@@ -57,7 +57,7 @@ class Form {
     std::vector<std::pair<std::int64_t, std::int64_t>> rows;  // pairs of a row of the GGUF tensor and the folder's row that becomes it
   };
 
-  // Returns the number of layers after the model's layers that predict draft tokens. GGUF files have these as further layers.
+  // Returns the number of layers that predict draft tokens. They follow the model's layers, and GGUF files count them as further layers.
   std::size_t more_layers() const {
     if (d_.config.draft) return 1;
     const Reader read(Reader(file_), d_.config.family->keys);
@@ -65,9 +65,9 @@ class Form {
         read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, read.key("", "num_nextn_predict_layers")));
   }
 
-  // Adds the tensors of the roles that the model needs (asked_for is true), or of all other roles (false). The others exist because layers
-  // of Gemma 4 that share keys and values also have tensors that are never used. If two roles have the same tensor name, the role that the
-  // model needs decides how the tensor is converted.
+  // Adds the tensors of the roles that the model needs (asked_for is true), or of all other roles (false). The tensors of other roles are
+  // converted, too, because layers of Gemma 4 that share keys and values have tensors that are never used. If two roles have the same
+  // tensor name, the role that the model needs decides how the tensor is converted.
   void add_roles(bool asked_for) {
     const std::size_t all = d_.config.layers_in_file() + more_layers();
     for (std::size_t i = 0; i < kRoles; ++i) {

@@ -21,13 +21,13 @@ struct GgufPart {
   std::string name;
   bool taps = false;                  // the shape [rows, 1, taps] becomes [rows, taps]
   bool transposed = false;            // the folder's tensor has one row per input, and is transposed
-  std::int64_t whole = 0;             // number of rows that the tensor must have after that; 0: any number
+  std::int64_t whole = 0;             // number of rows that the tensor must have after the steps above; 0: any number
   std::vector<std::int64_t> rows;     // the folder's row for each row of the GGUF tensor; empty: all rows in the same order
   std::vector<std::int64_t> columns;  // the folder's column for each column of the GGUF tensor; empty: all columns in the same order
   std::int64_t matrices = 0;          // number of matrices whose rows follow one another in the tensor; 0: the tensor is a single matrix
   bool turned = false;                // each of these matrices is transposed
-  // For a vector that becomes a matrix in the GGUF file: the number of the matrix's columns. 0: the folder may have a matrix of one row,
-  // which becomes a vector.
+  // If this is a positive number, the folder's vector becomes a matrix with this many columns. If it is 0, the folder's tensor becomes a
+  // vector, also if it is a matrix of one row. If it is empty, the number of dimensions stays.
   std::optional<std::int64_t> width;
   bool pairs = false;  // rows are reordered for a rope that rotates neighbouring columns
   // Rows are multiplied by each of these lists in turn. A list has one number for all rows, or one number per row.

@@ -90,8 +90,8 @@ struct OutputGate {
   Activation activation = Activation::sigmoid;
 };
 
-// `in` multiplies the products of a branch with its input, but not the biases of these products. `out` multiplies the branch's output, with
-// its bias (Falcon-H1).
+// Numbers that multiply the results of a branch's matrices (Falcon-H1). `in` multiplies the products of the matrices with the branch's
+// input, but not the biases that are added to these products. `out` multiplies the branch's output, including its bias.
 struct Multipliers {
   float in = 1, out = 1;
 };
@@ -154,7 +154,7 @@ struct LatentAttention {
 struct ScanNorm {
   std::int32_t group = 0;
   bool per_column = false;   // true: the norm's weight has one value per column; false: it has `group` values, which all groups share
-  bool before_gate = false;  // true: the norm precedes the multiplication by the gate (gated delta rule); false: it follows it (Mamba-2)
+  bool before_gate = false;  // true: the norm precedes the multiplication by the gate (gated delta rule); false: it comes after (Mamba-2)
   float eps = 0;
 };
 
@@ -237,7 +237,7 @@ struct SharedExpert {
   bool opened = false;
 };
 
-// How the outputs of the chosen experts and of the shared expert are combined. Below, w is the router's weight of an expert.
+// Says how the outputs of the chosen experts and of the shared expert are combined. Below, w is the router's weight of an expert.
 enum class Combine : std::uint8_t {
   sum,       // the sum of w * expert(row) over the experts, plus the shared expert's output
   inputs,    // as `sum`, but the weight multiplies the expert's input: expert(w * row) (Llama 4)
@@ -280,7 +280,7 @@ struct Join {
 
 // Says what a layer does after its two branches (Gemma 4, Nanbeige 4.2).
 struct Tail {
-  bool input = false;       // the layer's columns of LayerInputs pass a gate computed from the hidden row, and are added to the hidden row
+  bool input = false;       // the layer's columns of LayerInputs are multiplied by a gate and a matrix, and added to the hidden row
   bool scaled = false;      // the hidden row is multiplied by a learned number
   bool final_norm = false;  // the hidden row is normalised with the weights of the model's final norm
 };

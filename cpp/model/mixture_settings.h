@@ -38,7 +38,7 @@ struct SharedDefaults {
   std::int32_t width = 0;  // the width if config.json does not have `width_key`; 0: config.json must have it
 };
 
-// How scores of experts are computed in a family. config.json has the kind of score at `key`, and GGUF files have it in expert_gating_func.
+// Says how a family computes scores of experts. config.json has the kind of score at `key`, and GGUF files have it in expert_gating_func.
 struct ScoreDefaults {
   std::string_view key = "scoring_func";
   RouteScore score = RouteScore::softmax;  // the kind of score if the file has no such key
@@ -53,9 +53,9 @@ struct MixtureDefaults {
   const char* width_key = "moe_intermediate_size";  // config.json's key for the number of hidden columns of an expert
   std::int32_t experts = 0, chosen = 0;
   std::int32_t width = 0;  // default of `width_key`; 0: the width that read_sizes() set for the network
-  // True if the weights of the chosen experts are divided by their sum. `normalised` is the default if config.json does not have
-  // `normalised_key`, and `gguf_normalised` if a GGUF file does not have expert_weights_norm. If `normalised` is empty, the family has no
-  // such keys, and the weights are divided.
+  // A setting of files says whether the weights of the chosen experts are divided by their sum. config.json has it at `normalised_key`,
+  // with the default `normalised`. GGUF files have it in expert_weights_norm, with the default `gguf_normalised`. If `normalised` is empty,
+  // the family has no such setting, and the weights are divided.
   std::string_view normalised_key = "norm_topk_prob";
   std::optional<bool> normalised;
   bool gguf_normalised = true;
@@ -94,8 +94,8 @@ SharedExpert read_opened_expert(const Reader& read, const Mixture& mixture, std:
 // of decoder_sparse_step, except those that mlp_only_layers lists (counted from 0). In GGUF files all layers have experts.
 void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture);
 
-// Notes the width of the shared expert, for families whose GGUF files have this width beside the number of shared experts. Without a shared
-// expert the files have neither of the two.
+// Notes for GGUF files the width of the shared expert, for families whose GGUF files have this width beside the number of shared experts.
+// Without a shared expert the files have neither of the two.
 void say_shared_width(const Reader& read, const Config& c);
 
 // For each layer, if has() returns true for the layer's index, sets its network to `mixture`.

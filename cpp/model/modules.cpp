@@ -11,7 +11,8 @@ namespace pumice::model {
 namespace {
 
 constexpr std::string_view kModuleKinds[] = {"dense", "layer_norm", "normalize"};
-constexpr std::int64_t kMostColumns = 1 << 20;  // 64 times as many as in the widest known module
+// The largest number of columns that a module's output may have, 64 times that of the widest known module.
+constexpr std::int64_t kMostColumns = 1 << 20;
 
 class Adder {
  public:

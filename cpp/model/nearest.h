@@ -8,7 +8,8 @@
 
 namespace pumice::model {
 
-inline constexpr std::size_t kNamesCompared = 4096;  // more than any known model has; limits the time that a malicious file can take
+// Number of names that nearest() compares at most. It is more than any known model has, and limits the time that a malicious file can take.
+inline constexpr std::size_t kNamesCompared = 4096;
 // Returns the name of `names` that is most similar to `name`, or an empty string if there are no names. Compares only the first
 // kNamesCompared names.
 std::string_view nearest(std::string_view name, std::span<const std::string> names);

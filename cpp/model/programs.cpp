@@ -55,8 +55,8 @@ class Body {
     return std::move(w_.program);
   }
 
-  // Writes a program of the draft head's layer (side_program()). `caches` are the caches of the body, whose store_draft() wrote the last
-  // one.
+  // Writes a program of the draft head's layer (side_program()). `caches` are those of the model's last stage. The last of them is the
+  // cache of the draft head's layer, which store_draft() adds to that stage.
   Program write_draft(bool after_trunk, std::vector<CacheShape> caches) {
     caches.pop_back();  // removes the cache of the draft head's layer, because block() adds it again
     w_.program.caches = std::move(caches);
@@ -150,9 +150,9 @@ class Body {
   }
 
   // Stores the keys and values of the draft head's layer for all rows of the batch. The layer's input at a position is computed from the
-  // position's token and the hidden row of the position before. For the first row of a segment, that hidden row is in the state. Without
-  // queries this costs little. Because it is always done, drafting can begin at any time in any text, even if a part of the text came from
-  // the prefix cache.
+  // position's token and the hidden row of the position before. For the first row of a segment, that hidden row is in the state. No queries
+  // are computed, so this costs little. Because it is always done, drafting can begin at any time in any text, even if a part of the text
+  // came from the prefix cache.
   void store_draft() {
     const View both = w_.slot(Rows::tokens, 2 * x_.width);
     w_.norm(w_.d.global(Role::final_norm), x_, h_);

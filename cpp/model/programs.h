@@ -51,12 +51,13 @@ struct EndOutput {
   std::string_view name;  // the name of the end's row in plan()
   Output output;          // the body of the last stage with this output includes the end
 };
-// Returns the ends of a model beside the head, which is a program of its own: modules, classifier and MLM head, in this order.
+// Returns the ends that a model has, in the order modules, classifier, MLM head. The head for logits is not among them, because it is a
+// program of its own.
 std::vector<EndOutput> ends_of(const Description& d);
 Program log_prob_program(const Description& d);  // computes log-probabilities from hidden rows and target ids
 
 // top_program() computes the numbers that sampling needs from hidden rows. They are the kTopLogits largest logits, and the logits of up to
-// top_reported(vocab) reported ids. kTopLogits is greater than the usual top_k. The result has about an eighth of the numbers of all
+// top_reported(vocab) reported ids. kTopLogits is greater than the usual top_k. The result has about an eighth as many numbers as there are
 // logits, and at most 17 KB per row.
 inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }

@@ -31,7 +31,7 @@ std::string Reader::key(std::string_view gguf_key, std::string_view json_key) co
   for (const KeyName& name : names_) {
     if (name.usual != json_key) continue;
     std::string here = prefix_ + std::string(name.here);
-    if (file_.has(here) || !file_.has(usual)) return here;  // with neither key, errors have the family's own
+    if (file_.has(here) || !file_.has(usual)) return here;  // if both keys are missing, errors name `here`
   }
   return usual;
 }

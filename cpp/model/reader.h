@@ -57,7 +57,7 @@ class Reader {
     return copy;
   }
 
-  // Notes that the GGUF file has this value. For values that config.json does not have in this form.
+  // Notes that the GGUF file has this value. Used for values that config.json does not have in this form.
   void gguf_says(std::string_view gguf_key, files::Value value) const {
     if (notes_) notes_->keys.insert_or_assign(std::string(gguf_key), std::move(value));
   }
@@ -143,7 +143,8 @@ class Reader {
     if (value && !gguf_key.empty() && !json_key.empty()) gguf_says(gguf_key, *value);
     return value;
   }
-  // Returns false if this kind of file has no such key: the key that the caller passed is empty, so that `where` is only the prefix.
+  // Returns false if the caller passed an empty key for this kind of file, because such files have no such key. `where`, the result of
+  // key(), is then only the prefix.
   bool asked(const std::string& where) const { return where != prefix_; }
 
   const files::ModelFile& file_;

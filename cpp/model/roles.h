@@ -44,15 +44,17 @@ enum class Need : std::uint8_t {
 // Says how the matrix or vector of a role is used.
 enum class Use : std::uint16_t {
   none = 0,
-  table = 1,    // rows are looked up by index; the matrix keeps the file's format
-  exact = 2,    // a small product whose error is not damped before the result; the matrix keeps the file's format
+  table = 1,  // rows are looked up by index; the matrix keeps the file's format
+  // A small product, for example of a router or a classifier. The matrix keeps the file's format, because an error of such a product
+  // reaches the result in full.
+  exact = 2,
   product = 4,  // a matrix product; the matrix may be quantized and rounded
   // In an encoder, the activations that the matrix multiplies may be rounded to 8-bit codes (docs/numerics.md). Matrices of values do not
-  // have this flag, because no softmax damps their error. Matrices after a gate do not have it, because the largest activations after a
-  // gate are far above the other activations of their block.
+  // have this flag, because no softmax damps their error. Matrices after a gate do not have it, because after a gate the largest
+  // activations of a block are so far above the other ones that 8-bit codes would keep little of the other ones.
   bytes = 8,
-  // An adapter may stay separate from the matrix. Its product is added to the matrix's product, so no activation may be applied before
-  // that.
+  // An adapter may stay separate from the matrix. An operation of its own adds the adapter's product to the matrix's product, so the
+  // operation of the matrix must not apply an activation.
   apart = 16,
   // The matrix is the last of its branch. Its bias is multiplied by the number that multiplies the branch's output.
   ends_branch = 32,

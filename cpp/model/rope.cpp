@@ -63,7 +63,8 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     }
     return rope;
   }
-  // Unlike with "dynamic", the frequencies are the same for texts of all lengths (kexue.fm/archives/9706, formula 6; gte "new").
+  // With "ntk", unlike with "dynamic", the frequencies are the same for texts of all lengths (kexue.fm/archives/9706, formula 6; gte
+  // "new").
   if (s.type == "ntk") {
     const double first = std::pow(s.factor, -2.0 / dims), step = std::pow(theta * s.factor, -2.0 / dims);
     for (std::int32_t j = 0; j < dims / 2; ++j) rope.inv_freq[static_cast<std::size_t>(j)] = static_cast<float>(first * std::pow(step, j));
@@ -276,7 +277,8 @@ std::int32_t head_dim_of(const Config& c, bool windowed) {
   return latent->if_latent_attention()->rope_dim;
 }
 
-// Returns the value that llama.cpp's converter writes for mscale_all_dim, or nothing if the file is no GGUF file with this value.
+// Returns yarn_log_multiplier, the key in which llama.cpp's converter stores mscale_all_dim. Returns nothing if the file is a folder or
+// lacks the key.
 std::optional<double> log_multiplier(const Reader& read) {
   return read.gguf() ? read.number("rope.scaling.yarn_log_multiplier", "") : std::nullopt;
 }

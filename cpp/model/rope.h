@@ -12,7 +12,7 @@ namespace pumice::model {
 // Values for settings that a file may lack, and rules of a family.
 struct RopeDefaults {
   double theta = 10000;  // the base, if the file has none
-  // Pairs of rotated columns are columns (2j, 2j + 1). GGUF files of families with Family::pairs_in_gguf always have such pairs.
+  // True if rope rotates pairs of neighbouring columns (2j, 2j + 1). In GGUF files of families with Family::pairs_in_gguf it always does.
   bool interleaved = false;
   // The fraction of a head's columns that is rotated, if config.json has none. 0: all columns are rotated, even if config.json has a
   // fraction.
@@ -23,9 +23,9 @@ struct RopeDefaults {
   double stretch = 1;  // multiplies the base (Hunyuan)
   // True if YaRN's ramp begins and ends at whole dimensions. For GGUF files, which do not have this setting; config.json does.
   bool gguf_truncates = true;
-  // True if YaRN's magnitude multiplies Attention::scale (score_magnitude()) and not the rotated columns, when a GGUF file has
-  // yarn_log_multiplier. llama.cpp's converter writes a tenth of mscale_all_dim to that key. It does not write mscale, which equals
-  // mscale_all_dim in all these models (DeepSeek).
+  // Says what YaRN's magnitude multiplies if a GGUF file has yarn_log_multiplier. If true, it multiplies the scale of attention scores
+  // (score_magnitude()); if false, the rotated columns. If true, llama.cpp's converter writes a tenth of mscale_all_dim to that key. It
+  // does not write mscale, which equals mscale_all_dim in all these models (DeepSeek).
   bool magnitude_in_scores = false;
   // The fraction of a head's columns that is rotated, if config.json has no rope settings at all. The frequencies are then those that these
   // columns would have if all columns were rotated (Gemma 4, layers without a window). 0: `partial` is used.

@@ -110,8 +110,8 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
   };
 }
 
-// Reads all rows from the first to the last requested row, including rows of other roles between them. This needs few reads, and the ranges
-// of the file that were read join without gaps (files/read_sums.h).
+// The returned function reads all rows of the tensors from the first to the last requested row, including rows of other roles between them.
+// Leaving those rows out would need one read per row, and a checksum of many separate ranges of the file (files/read_sums.h).
 ReadRows read_mxfp4(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& codes, const files::TensorInfo& scales,
                     Part part, std::int64_t cols) {
   constexpr std::size_t kHalf = 16;  // number of bytes of codes in a block
@@ -192,8 +192,8 @@ void divide_by_lengths_of_columns(Matrix& matrix, Format to, float floor) {
     return found;
   };
   matrix.prepare = [lengths, length](const Cancel& cancel) {
-    // If a fork interrupted the thread that computed the lengths, they may be incomplete. They are then computed again, and the old vector
-    // is never freed.
+    // If a fork interrupted the thread that computed the lengths, they may be incomplete. They are then computed again. The old vector is
+    // never freed, because the fork may have left it in a state that its destructor cannot handle.
     if (!lengths->lock.lock()) static_cast<void>(new std::vector<float>(std::exchange(lengths->values, {})));
     const std::unique_lock lock(lengths->lock, std::adopt_lock);
     if (lengths->values.empty()) lengths->values = length(cancel);

@@ -13,7 +13,7 @@ namespace pumice::model {
 struct ScanDefaults {
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0, taps = 4;
   // The number of columns of all value heads together. Used if config.json has "auto" or nothing for the number of columns of one head. 0:
-  // config.json must have that number.
+  // not used; the default of that number is `value_dim`.
   std::int32_t inner = 0;
 };
 

@@ -34,7 +34,7 @@ struct SizeDefaults {
   // True if layers may have different numbers of query heads. config.json then has them in num_attention_heads_per_layer, and a GGUF file
   // has them in a list.
   bool own_heads = false;
-  bool all_predict = false;  // all layers predict draft tokens, and GGUF files count them as such layers (assistants)
+  bool all_predict = false;  // true for assistants: GGUF files count all their layers as layers that predict draft tokens
 };
 
 // Sets hidden_size, n_ctx, eps and logit_softcap, and adds layers that have neither a mixer nor a network.

@@ -168,7 +168,7 @@ constexpr std::string_view kOtherParts[] = {
     "mtp.",
     "mtp_",
 };
-// Such beginnings in GGUF files. The rope factors are in the list because rope_factors.cpp reads them, and no role does.
+// The same for GGUF files. The rope factors are in the list because they have no role; rope_factors.cpp reads them.
 constexpr std::string_view kOtherPartsInGguf[] = {"dec.", "output.", "rope_freqs.", "rope_factors_"};
 
 bool begins_with_one_of(std::span<const std::string_view> beginnings, std::string_view name) {

@@ -53,8 +53,8 @@ class TensorNames {
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
   // Returns the first of the possible names of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // The names of the tensors that no role uses, in the order of the file: tensors of layers, such as a q_norm in a Llama, and other
-  // tensors. Tensors that belong to other models and tasks are left out.
+  // The names of the tensors that no role uses, in the order of the file. `in_layers` are those of layers, such as a q_norm in a Llama.
+  // Tensors that belong to other models and tasks are left out.
   struct Unread {
     std::vector<std::string> in_layers, others;
   };

@@ -11,9 +11,9 @@ namespace pumice::model {
 namespace {
 
 constexpr std::string_view kBlocks = "_blocks";  // end of the name of a tensor of MXFP4 codes (gpt-oss)
-// Number of an encoder's last layers whose products may have 8-bit codes on both sides (Rounding::bytes). In the layers before them such
-// codes are not allowed, because later layers amplify rounding noise, for some texts a hundredfold ("nov." in all-mpnet-base-v2,
-// docs/numerics.md).
+// Number of an encoder's last layers whose products may use 8-bit codes both for the matrix and for the activations (Rounding::bytes). In
+// the layers before them this is not allowed, because later layers amplify rounding noise, for some texts a hundredfold ("nov." in
+// all-mpnet-base-v2, docs/numerics.md).
 constexpr std::size_t kByteLayers = 8;
 
 }  // namespace
@@ -210,8 +210,8 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
   const std::size_t row_axis = transposed ? 1 : 0;
   const std::int64_t whole = found.part.of_rows(ask.rows).whole;
-  // llama.cpp drops a first dimension of 1 when it quantizes a file, such as that of RoBERTa's single token type or of a reranker's single
-  // label.
+  // When llama.cpp quantizes a file, it drops a first dimension of 1. The table of RoBERTa's single token type and the classifier of a
+  // reranker with a single label then have only one dimension.
   std::vector<std::int64_t> shape = tensor.shape;
   if (d_.config.gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
   if (shape.size() != 2 || (!any && shape[row_axis] != whole) || shape[1 - row_axis] != ask.cols) {
@@ -327,7 +327,7 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   const std::vector<std::string> names = names_.adapter_names(role, layer);
   const auto key =
       std::tuple(found.tensor, part.first, part.run, lora_.has(names) ? names.front() : std::string(), has(ask.use, Use::product));
-  // The matrix has been read already, because layers share weights (ALBERT).
+  // If layers share weights (ALBERT), the matrix may have been read already.
   if (const auto known = matrices_.find(key); known != matrices_.end()) {
     parameter = known->second;
     return;
@@ -353,8 +353,8 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
 }
 
 // Quantizes the matrix as load(quantize=) requires, and sets Matrix::rounding, which says how far a backend may round it. Rounding is
-// allowed only in encoders without experts: it moves a router's scores by about 1e-3, which changes the chosen expert where two experts
-// have nearly equal scores, and then the token's row changes by up to 0.4. A matrix that becomes Q8_0 and may be rounded also gets
+// allowed only in encoders without experts, because it moves a router's scores by about 1e-3. Where two experts have nearly equal scores,
+// another expert is then chosen, and the token's row changes by up to 0.4. A matrix that becomes Q8_0 and may be rounded also gets
 // Matrix::read_floats, from which a backend can read its floats.
 void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   const bool experts = std::ranges::any_of(d_.config.layers, [](const Layer& layer) { return layer.if_mixture() != nullptr; });

@@ -37,8 +37,8 @@ class WeightReader {
   };
   Taps read_taps(Role role, std::size_t layer) const;
   [[noreturn]] void missing_bias(Role role, std::size_t layer) const { names_.missing(role, layer, "bias"); }
-  // Sets the matrix of a head that is tied to the token embedding. The matrix is that of the embedding itself. If the embedding or the head
-  // has an adapter, a second matrix is made of the embedding's tensor.
+  // Sets the matrix of a head that is tied to the token embedding. It is the embedding's matrix itself. But if the embedding or the head
+  // has an adapter, it is a second matrix of the embedding's tensor, because the adapter must not change the other one.
   void tie_head(Parameter& head);
 
   // Sets the decoder of an MLM head to a second matrix of the token embedding's tensor. The second matrix is used for products, and the

@@ -39,8 +39,8 @@ class Writer {
 };
 
 // The last step of a mixer or a network, or of a part of it, which the caller must still write. If `product` has a role, the result is
-// scale * W * rows, where W is the role's matrix. If `experts` is set, the result is that of this operation, which lacks its output and its
-// residual. If neither is set, `rows` are the result.
+// scale * W * rows, where W is the role's matrix. If `experts` is set, the result is that of this operation, in which the caller must set
+// `out` and `residual`. If neither is set, `rows` are the result.
 struct BranchEnd {
   View rows = {};
   std::optional<Role> product = {};

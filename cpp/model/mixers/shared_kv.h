@@ -1,6 +1,6 @@
-// Finds the keys and values that each layer attends to. They are in a cache or in the layer's own slot. If they are those of an earlier
-// layer (Attention::kv_from), they are in a view that keeps them for later layers. Rows between pipeline stages have columns for keys and
-// values that layers of later stages attend to.
+// Finds the keys and values that each layer attends to. In a program with caches they are in a cache. In a program without caches they are
+// in the layer's own slot or, if they are those of an earlier layer (Attention::kv_from), in a view that was kept for later layers. Rows
+// between pipeline stages have columns for keys and values that layers of later stages attend to.
 #pragma once
 
 #include <map>
