@@ -15,7 +15,8 @@ using enum Role;
 constexpr std::string_view kFolded[] = {"Config::head_columns"};
 constexpr std::string_view kGguf[] = {"bailingmoe"}, kGguf2[] = {"bailingmoe2"};
 constexpr std::string_view kTypes[] = {"bailing_moe"}, kTypes2[] = {"bailing_moe", "bailing_moe_v2"};
-constexpr TensorName kApart[] = {{q, "blk.{}.attn_q", ""}, {k, "blk.{}.attn_k", ""}, {v, "blk.{}.attn_v", ""}};  // GGUF, version 1
+// In GGUF files of version 1, q, k and v are separate tensors.
+constexpr TensorName kApart[] = {{q, "blk.{}.attn_q", ""}, {k, "blk.{}.attn_k", ""}, {v, "blk.{}.attn_v", ""}};
 constexpr TensorName kOwnNames[] = {
     {token_embedding, "token_embd", "word_embeddings"},
     {q, "blk.{}.attn_qkv", "layers.{}.attention.query_key_value", Fused::qkv},
@@ -34,7 +35,8 @@ constexpr TensorName kOwnNames[] = {
 constexpr auto kNames2 = names::joined(kOwnNames, names::kExpertsAndShared);
 constexpr auto kNames = names::joined(kApart, kNames2);
 
-// Reads a mixture. If only one expert is chosen, its weight is not divided by the sum of weights (itself), as in the original code.
+// Reads a mixture. If only one expert is chosen, its weight is not divided by the sum of the weights, which would always give 1. The
+// original code does the same.
 void read_experts(const Reader& read, Config& c, const MixtureDefaults& defaults) {
   Mixture mixture = read_mixture(read, c, defaults);
   if (mixture.router.chosen == 1) {
@@ -47,8 +49,9 @@ void read_experts(const Reader& read, Config& c, const MixtureDefaults& defaults
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .n_ctx = 16384, .eps = 1e-5});
-  // In GGUF files the head is already normalised, by llama.cpp's converter.
   read_ropes(read, c, {});
+  // norm_head means that the columns of the head's matrix are normalised. GGUF files have no such key, because llama.cpp's converter
+  // normalises the matrix itself.
   if (read.flag("", "norm_head", false)) c.head_columns = HeadColumns{.floor = 1e-7f};  // as in the model's original code
   for (Layer& layer : c.layers) {
     layer.attention().qkv_bias = read.flag("", "use_qkv_bias", false);

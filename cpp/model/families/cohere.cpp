@@ -54,8 +54,8 @@ bool averages(const Reader& read) {
   return said == "average";
 }
 
-// The first layers have no experts, and the pattern of their windows differs from that of the other layers. config.json has a list for
-// both, or the numbers from which the configuration class computes these lists.
+// The first layers have no experts, and the pattern of their windows differs from that of the other layers. config.json has a list for each
+// of the two, or the numbers from which the configuration class computes these lists.
 void configure_moe(const Reader& read, Config& c) {
   const bool rms = read.number("attention.layer_norm_rms_epsilon", "rms_norm_eps").has_value();
   c.norm = rms ? NormKind::rms : NormKind::layer;

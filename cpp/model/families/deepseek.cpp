@@ -26,15 +26,17 @@ void check_file(const Reader& read) {
     read.unsupported(read.key("attention.temperature_scale", ""), ": queries that grow with their position are not run in this family");
 }
 
-// Throws if config.json's topk_method is not `needed`. "greedy" chooses the experts with the largest scores of all. The other two methods
-// choose only experts of the best groups: with "noaux_tc", a group's score is the sum of its two largest scores, to which a bias is added
-// first; with "group_limited_greedy", it is the largest score in the group.
+// Throws if config.json's topk_method is not `needed`. With "greedy", the experts with the largest scores of all are chosen. With the other
+// two methods, only experts of the groups with the largest group scores can be chosen. With "noaux_tc", a bias is added to the scores of
+// the experts, and a group score is the sum of the two largest in the group. With "group_limited_greedy", a group score is the largest
+// score in the group.
 void refuse_other_choice(const Reader& read, const std::string& needed) {
   if (const auto found = read.string("", "topk_method"); found && *found != needed)
     read.unsupported(read.key("", "topk_method"), " \"", *found, "\" is not run in this family; ", needed, " is");
 }
 
-// GGUF files have no key for the score of a group of experts. DeepSeek V2 (60 layers, 160 experts) uses the largest score in the group.
+// Throws for models that choose groups of experts by the largest score in a group. config.json has the method. GGUF files have no key for
+// it, so the function recognizes DeepSeek V2 (60 layers), which has this method, by its 160 experts.
 void refuse_best_of_group(const Reader& read) {
   refuse_other_choice(read, "greedy");
   if (read.gguf() && read.integer("expert_count", "").value_or(0) == 160)
@@ -46,7 +48,8 @@ void refuse_best_of_group(const Reader& read) {
 void configure2(const Reader& read, Config& c) {
   check_file(read);
   refuse_best_of_group(read);
-  // If norm_topk_prob is true, the models' own code on the hub leaves out routed_scaling_factor, but transformers ignores norm_topk_prob.
+  // norm_topk_prob true is refused, because two implementations differ for it. The models' own code on the hub then leaves out
+  // routed_scaling_factor, but transformers ignores norm_topk_prob.
   if (!c.gguf && read.flag("", "norm_topk_prob", false))
     read.unsupported(read.key("", "norm_topk_prob"), " true is not run in this family");
   read_latent_sizes(read, c, {.sizes = {.heads = 32}});
@@ -67,7 +70,7 @@ void configure2(const Reader& read, Config& c) {
   read.gguf_lacks({"expert_weights_norm"});
 }
 
-// GGUF files have the key expert_weights_norm only if weights are divided by their sum.
+// Removes the note of expert_weights_norm if weights are not divided by their sum, because GGUF files then do not have this key.
 void say_norm(const Reader& read) {
   if (!read.flag("", "norm_topk_prob", true)) read.gguf_lacks({"expert_weights_norm"});
 }
@@ -123,8 +126,8 @@ void configure_youtu(const Reader& read, Config& c) {
   read.gguf_says("expert_feed_forward_length", std::int64_t{c.layers.front().feed_forward().width});
 }
 
-// All these models have the same architecture name in GGUF files. Youtu has no experts, and V2 has experts without a bias for their choice.
-// Files of V3 and GLM-4.7-Flash need not be distinguished.
+// of_youtu() and of_v2() recognize GGUF files of two of the families, because all these models have the same architecture name in GGUF
+// files. Youtu has no experts, and V2 has experts without a bias for their choice. Files of V3 and GLM-4.7-Flash need not be distinguished.
 bool of_youtu(const Reader& read) { return !read.gguf() || read.integer("expert_count", "").value_or(0) == 0; }
 bool of_v2(const Reader& read) {
   if (!read.gguf()) return true;

@@ -33,8 +33,8 @@ void configure_moe(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
   const bool bias = read.flag("", "use_bias", false);
   for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = bias;
-  // The original code divides weights by the greater of their sum and this number. Here the number is added to the sum. This makes a
-  // difference only if the number is not much smaller than the sum.
+  // The original code divides weights by the greater of their sum and this number. Here the number is added to the sum. The results differ
+  // only if the number is not much smaller than the sum, so larger numbers are refused.
   const double floor = read.positive("", "moe_norm_min", 1e-12);
   if (floor > 1e-6) read.unsupported(read.key("", "moe_norm_min"), " is ", floor, "; it must not be above 1e-6");
   const DenseDefaults places{.first_key = "moe_layer_start_index", .first = 1, .step_key = "moe_layer_interval"};

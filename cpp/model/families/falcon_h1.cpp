@@ -63,7 +63,8 @@ void read_multipliers(const Reader& read, Config& c) {
         .q = narrow(parts[3]), .k = narrow(parts[2]), .v = narrow(parts[1]), .gate = narrow(parts[0]), .step = narrow(parts[4])};
     layer.feed_forward().multipliers = {.in = narrow(mlp[0]), .out = narrow(mlp[1])};
   }
-  // A number that multiplies the input of a matrix does not multiply the bias of the product.
+  // Notes the numbers by which converters to GGUF multiply matrices and biases. A number that multiplies the input of a matrix does not
+  // multiply the bias that is added to the product.
   read.gguf_multiplies(token_embedding, {embedding});
   read.gguf_multiplies(head, {logits});
   read.gguf_multiplies(q, {in});

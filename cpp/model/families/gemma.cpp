@@ -1,6 +1,6 @@
 // Gemma (Gemma Team 2024): embeddings are multiplied by sqrt(hidden_size), and safetensors files store w - 1 for a norm's weight w. Gemma 2
-// (2024) has norms before and after each branch, soft caps, and a window in every other layer. Gemma 3 (2025), the language model: no soft
-// caps, a norm for each head of q and k, and a window in five of six layers.
+// (2024) has norms before and after each branch, soft caps, and a window in every other layer. The language model of Gemma 3 (2025) has no
+// soft caps, a norm for each head of q and k, and a window in five of six layers.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -37,7 +37,7 @@ void scale_of_27b(Config& c, std::size_t its_layers) {
     layer.attention().scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.hidden_size) / layer.attention().heads));
 }
 
-// The first config.json files of Gemma 1 have the activation "gelu", which is wrong: the models need gelu_pytorch_tanh.
+// For Gemma 1. Its first config.json files have the activation "gelu", but the models need gelu_pytorch_tanh, so the function replaces it.
 void configure1(const Reader& read, Config& c) {
   read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
   read_ropes(read, c, {});

@@ -81,8 +81,8 @@ void set_kv_heads(const Reader& read, Attention& a, std::int64_t value, const st
   check_kv_heads(read, a, where);
 }
 
-// Returns the value of a GGUF key, which the file must have. There are no defaults: GGUF files have all keys, and each of these models has
-// other windows and heads.
+// Returns the value of a GGUF key, which the file must have. There are no defaults, because GGUF files have all keys, and each of these
+// models has other windows and heads.
 std::int64_t said(const Reader& read, const char* gguf_key) {
   const auto value = read.integer(gguf_key, "");
   if (!value) read.missing(read.key(gguf_key, ""));
@@ -192,7 +192,8 @@ void read_shared_layers(const Reader& read, Config& c) {
 
 void read_both_ropes(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25, .by_kind = true});
-  if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // decides which pairs rotate
+  // The tensor decides which pairs of columns are rotated.
+  if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");
   // In GGUF files all columns are rotated. For pairs of columns that the rope of config.json does not rotate, a large divisor makes the
   // frequency almost 0.
   read.gguf_says("rope.dimension_count", std::int64_t{c.layers.back().attention().head_dim});

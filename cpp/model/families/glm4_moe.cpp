@@ -50,8 +50,8 @@ void configure(const Reader& read, Config& c) {
 }
 
 void configure_solar(const Reader& read, Config& c) {
-  // Settings of GLM. transformers' class for Solar Open does not have first_k_dense_replace and use_qk_norm, and cannot rotate only a part
-  // of each head.
+  // Refuses settings that only GLM has. transformers' class for Solar Open does not have first_k_dense_replace and use_qk_norm, and cannot
+  // rotate only a part of each head.
   if (const auto dense = read.integer("leading_dense_block_count", "first_k_dense_replace").value_or(0); dense != 0)
     read.unsupported(read.key("", "first_k_dense_replace"), " is ", dense, "; 0 (all layers have experts) is needed");
   if (read.flag("", "use_qk_norm", false)) read.unsupported(read.key("", "use_qk_norm"), " is true; false is needed");

@@ -1,8 +1,8 @@
 // GPT-2 (Radford et al. 2019) has LayerNorm, learned positions, one tensor for q, k and v, biases in all matrix products, and a head tied
-// to the embedding. StarCoder 1 and SantaCoder (Li et al. 2023, "gpt_bigcode") are a GPT-2 with a single kv head (Shazeer 2019), whose
-// safetensors files store matrices untransposed. OPT (Zhang et al. 2022) is a GPT-2 with relu and separate tensors for q, k and v, whose
-// position table begins at row 2. GPT-Neo (Black et al. 2021) is a GPT-2 with separate tensors for q, k and v, which have no biases; scores
-// are not scaled, and every other layer has a window.
+// to the embedding. StarCoder 1 and SantaCoder (Li et al. 2023, "gpt_bigcode") are a GPT-2 with a single kv head (Shazeer 2019). Their
+// safetensors files store matrices untransposed. OPT (Zhang et al. 2022) is a GPT-2 with relu and separate tensors for q, k and v. Its
+// position table begins at row 2. GPT-Neo (Black et al. 2021) is a GPT-2 with separate tensors for q, k and v and without biases of q, k
+// and v. Its scores are not scaled, and every other layer has a window.
 #include "model/families/names.h"
 #include "model/settings.h"
 

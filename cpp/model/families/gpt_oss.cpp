@@ -1,6 +1,6 @@
-// gpt-oss 20B and 120B (OpenAI 2025) have attention sinks, a window in every other layer, and experts with biases, whose gate and up are
-// limited. In OpenAI's folders the experts are MXFP4. Other folders may have them as floats, transposed. OpenAI Privacy Filter (2026) is an
-// encoder of such layers, all with a window, and with a classifier that labels tokens.
+// gpt-oss 20B and 120B (OpenAI 2025) have attention sinks, a window in every other layer, and experts with biases. The values of an
+// expert's gate and up are limited (Clamp). In OpenAI's folders the experts are MXFP4. Other folders may have them as floats, transposed.
+// OpenAI Privacy Filter (2026) is an encoder of such layers, all with a window, and with a classifier that labels tokens.
 #include <cmath>
 
 #include "model/families/names.h"

@@ -74,7 +74,7 @@ void configure(const Reader& read, Config& c) {
   read_mlp_bias(read, c);
 }
 
-// If config.json has no layer_types, all layers have Mamba-2.
+// Sets the mixer of layers without attention to Mamba-2. If config.json has no layer_types, these are all layers.
 void read_mixers(const Reader& read, Config& c) {
   const std::int32_t expand = c.gguf ? 0 : read.size("", "mamba_expand", kMaxWidth / c.hidden_size, 2);
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 1, .key_dim = 256, .inner = expand * c.hidden_size});
@@ -120,7 +120,7 @@ void read_mixture_or_network(const Reader& read, Config& c) {
   read.gguf_says(kSharedGguf, shared);
 }
 
-// llama.cpp's converter writes the settings of the rope even if no layer has rope.
+// Notes the settings of the rope for a model in which no layer has rope, because llama.cpp's converter writes them nevertheless.
 void say_unused_rope(const Reader& read, const Attention& a) {
   if (!read.notes()) return;
   const double theta = read.number("", "rope_parameters.rope_theta").value_or(read.number("", "rope_theta").value_or(10000));

@@ -65,7 +65,8 @@ std::int32_t same_in_all_layers(const Reader& read, const Config& c, const char*
 
 void configure_moe(const Reader& read, Config& c) {
   configure(read, c);
-  // In transformers, experts and shared expert have the same width. The models' original code has keys for other widths.
+  // In transformers, experts and shared expert are as wide as intermediate_size. The models' original code has keys for other widths, which
+  // are refused here.
   const std::int32_t width = c.layers.front().feed_forward().width;
   if (same_in_all_layers(read, c, "moe_intermediate_size", 1, kMaxWidth, width) != width)
     read.unsupported("moe_intermediate_size is not ", width, " (intermediate_size): experts of another width are not run in this family");

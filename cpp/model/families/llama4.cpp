@@ -33,7 +33,8 @@ constexpr double kGrowth = 0.1;
 // llama.cpp recognizes Maverick, which has no norms of q and k, by this number of experts.
 constexpr std::int64_t kExpertsWithoutNorms = 128;
 
-// llama.cpp takes these settings from no key, so a GGUF file with other values was made for another program.
+// Throws if a GGUF file has other values of these settings than llama.cpp's constants. llama.cpp takes the settings from no key, so such a
+// file was made for another program.
 void refuse_other_layers(const Reader& read) {
   const auto refuse = [&](const char* key, std::int64_t needed) {
     if (!read.has(key, "")) return;

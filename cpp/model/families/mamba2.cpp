@@ -55,7 +55,7 @@ constexpr KeyName kKeys[] = {{"rms_norm_eps", "layer_norm_epsilon"}, {"mamba_n_h
                              {"mamba_d_state", "state_size"},        {"mamba_d_head", "head_dim"},   {"mamba_d_conv", "conv_kernel"},
                              {"mamba_conv_bias", "use_conv_bias"},   {"mamba_proj_bias", "use_bias"}};
 
-// The model has no greatest length of texts. llama.cpp's converter writes this number.
+// The context length that llama.cpp's converter writes. The model itself does not limit the length of texts.
 constexpr std::int64_t kContext = std::int64_t{1} << 20;
 
 void configure(const Reader& read, Config& c) {
@@ -63,7 +63,7 @@ void configure(const Reader& read, Config& c) {
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64});
   for (Layer& layer : c.layers) layer.mixer = ssd;
   for (const char* key : {"attention.head_count", "attention.head_count_kv", "feed_forward_length"}) read.gguf_says(key, std::int64_t{0});
-  if (ssd.value_width() != c.hidden_size)  // the converter takes these for heads of attention
+  if (ssd.value_width() != c.hidden_size)  // the converter takes the heads of Mamba-2 for attention heads
     for (const char* key : {"attention.key_length", "attention.value_length"}) read.gguf_says(key, std::int64_t{ssd.value_dim});
 }
 

@@ -39,7 +39,7 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
 }
 
-// GGUF files of MiniCPM 3 have no keys for the three multipliers.
+// For MiniCPM 3. Its GGUF files have no keys for the three multipliers, so they get the defaults of the configuration class.
 void configure3(const Reader& read, Config& c) {
   refuse_parts(read);
   read_latent_sizes(read, c,

@@ -25,7 +25,7 @@ double turned_part(const Reader& read, std::int32_t head_dim) {
   return static_cast<double>(read.size("", "rotary_dim", head_dim, head_dim)) / head_dim;
 }
 
-// transformers ignores these keys, but the models' own code on the hub uses them.
+// Throws for settings that transformers ignores but that the models' own code on the hub uses.
 void refuse_switches(const Reader& read) {
   for (const char* key : {"use_qk_norm", "use_routing_bias"})
     if (!read.gguf() && !read.flag("", key, true)) read.unsupported(read.key("", key), " false is not run");

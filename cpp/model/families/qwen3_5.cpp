@@ -82,7 +82,7 @@ std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
 
 // Reads the settings that the families of this source file share. The networks of all layers are dense afterwards.
 void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
-  c.norm_offset = !c.gguf;  // converters to GGUF add the 1 to the weights
+  c.norm_offset = !c.gguf;  // folders store w - 1 for a norm's weight w, and converters to GGUF add the 1
   read_sizes(read, c, defaults);
   Recurrent delta = read_delta(read, c, {.heads = 32, .key_heads = 16, .key_dim = 128, .value_dim = 128});
   delta.activation = c.layers.front().feed_forward().activation;
