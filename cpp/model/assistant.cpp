@@ -25,8 +25,8 @@ std::size_t source_of(const Config& model, const Layer& layer) {
   return model.layers.size();
 }
 
-// Returns true if both tables rotate a head in the same way. For pairs that are not rotated, a GGUF file has a frequency of nearly 0. Its
-// other frequencies may differ from those of a folder in their last bits.
+// Returns true if both tables rotate a head in the same way. The frequencies need not be exactly equal. For pairs that are not rotated, a
+// GGUF file has a frequency of nearly 0, and its other frequencies may differ from those of a folder in their last bits.
 bool turn_alike(const RopeTable& a, const RopeTable& b) {
   RopeTable others = a;
   others.inv_freq = b.inv_freq;

@@ -74,8 +74,9 @@ void refuse_unread_mask(const Reader& read, const Config& c) {
   read.unsupported(where, text ? str(" \"", *text, "\"") : "", " (attention in both directions) is not run for ", c.family->name);
 }
 
-// pooling_type is a value of llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder with the value rank is a reranker.
-// If its classifier has two labels, the classifier's rows are the head's rows for "yes" and "no" (Qwen3-Reranker).
+// is_reranker() and pooling_of() read pooling_type, a value of llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder
+// with the value rank is a reranker. If its classifier has two labels, the classifier's rows are the head's rows for "yes" and "no"
+// (Qwen3-Reranker).
 bool is_reranker(const Reader& read) { return read.gguf() && read.integer("pooling_type", "").value_or(0) == 4; }
 std::optional<PoolKind> pooling_of(const Reader& read) {
   constexpr std::array kinds = {PoolKind::mean, PoolKind::cls, PoolKind::last};
@@ -93,14 +94,15 @@ void refuse_other_positions(const Reader& read, const Config& c) {
   read.unsupported("position_embedding_type \"", kind, "\" is not known; this version has absolute");
 }
 
-// The name of the model's class in config.json decides whether a classifier labels texts or tokens. Both kinds may have the same tensors.
+// Returns true if a classifier labels tokens and not texts. The name of the model's class in config.json decides this, because both kinds
+// of classifiers may have the same tensors.
 bool labels_tokens(const Reader& read) {
   const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // ignored if it is not a list of strings
   const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
   return names && names->size() > 0 && std::string((*names)[0]).ends_with("ForTokenClassification");
 }
 
-// In most families a classifier of tokens consists of only a matrix and its bias.
+// If the classifier labels tokens, changes its settings. In most families such a classifier consists of only a matrix and its bias.
 void read_token_classifier(const Reader& read, ClassifierHead& head) {
   if (labels_tokens(read)) head.what = Classifies::tokens;
   if (head.what != Classifies::tokens) return;

@@ -113,7 +113,7 @@ struct Config {
   // draft head's layer.
   std::optional<Layer> draft;
   std::string why_no_draft = "its family has none that pumice runs";  // the reason why `draft` is empty; not used otherwise
-  std::optional<Backbone> backbone;                                   // if the model is an assistant
+  std::optional<Backbone> backbone;                                   // set if the model is an assistant
   std::vector<RopeTable> ropes;                     // distinct rope tables of all layers; Attention::rope is an index into this list
   std::vector<float> alibi_slopes;                  // one slope per head, for layers with PositionBias::alibi
   std::optional<PositionBuckets> position_buckets;  // shared by all layers with PositionBias::buckets

@@ -78,13 +78,13 @@ struct Description {
   Config config;
   Weights weights;
   Parameters globals;              // weights outside of the layers: embeddings, final norm, head, classifier and its dense layer
-  std::vector<Parameters> layers;  // one entry per layer, Config::all_layers() in number
+  std::vector<Parameters> layers;  // one entry per layer, including the draft head's layer
   std::vector<SidePart> sides;
-  // For Config::draft: the taps of a convolution that moves each row to the next position.
+  // The taps of a convolution that moves each row to the next position, which the draft head needs. `none` without Config::draft.
   VectorId draft_shift = VectorId::none;
   VectorId alibi_slopes = VectorId::none;  // ALiBi's slopes, for layers with PositionBias::alibi
-  // For layers with PositionBias::buckets: the learned biases, heads x (2 position_reach + 1) values, as Attend::bias (core/ops.h) needs
-  // them.
+  // The learned biases of layers with PositionBias::buckets, in the form of Attend::bias (core/ops.h). They are heads x (2 position_reach +
+  // 1) values, where position_reach is the number for Attend::reach.
   VectorId position_bias = VectorId::none;
   std::int32_t position_reach = 0;
   PlaceTables places;                                // tables for layers with Attention::places

@@ -22,8 +22,8 @@ enum class Fused : std::uint8_t {
   gate_up,         // gate, then up
   up_gate,         // up, then gate
   // Tensors of latent attention:
-  latent_q,     // for each head: its plain columns, its columns that rope rotates; if LatentAttention::q_rank > 0
-  whole_q,      // the same rows as latent_q; if LatentAttention::q_rank is 0
+  latent_q,     // for each head: the rows of its plain columns, the rows of its rotated columns; used if LatentAttention::q_rank > 0
+  whole_q,      // the same rows as latent_q; used if LatentAttention::q_rank is 0
   latent_down,  // the latent vector, then the columns of the key that rope rotates
   latent_up,    // for each head: the rows that expand the latent vector to the key's plain columns, the rows for the value
   // Tensors of a recurrent mixer:

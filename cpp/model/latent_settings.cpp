@@ -23,7 +23,7 @@ LatentAttention read_attention(const Reader& read, const Config& c, const Latent
   const std::int64_t value = defaults.value_dim > 0 ? defaults.value_dim : std::max(1, c.hidden_size / t.heads);
   const bool needed = c.gguf && defaults.value_dim > 0;
   t.value_dim = read.size(defaults.value_length, "v_head_dim", kMaxWidth, needed ? std::nullopt : std::optional(value));
-  // If the value is null, or a GGUF file does not have the key, queries are computed by a single matrix (q_rank 0).
+  // If q_lora_rank is null in config.json, or missing in a GGUF file, queries are computed by a single matrix (q_rank 0).
   const bool low = read.has("attention.q_lora_rank", "q_lora_rank") ? read.integer("attention.q_lora_rank", "q_lora_rank").has_value()
                                                                     : !c.gguf && defaults.q_rank > 0;
   read.gguf_says(defaults.key_length, std::int64_t{t.plain_dim} + t.rope_dim);

@@ -178,7 +178,7 @@ struct Recurrent {
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0;
   std::int32_t taps = 0;                     // number of taps of the convolution
   Activation activation = Activation::silu;  // applied to the output of the convolution
-  std::optional<DeltaRule> delta;            // if `rule` is ScanRule::delta
+  std::optional<DeltaRule> delta;            // set if `rule` is ScanRule::delta
   // True if the file must have the biases of the projections of the input (in_bias), of the convolution (conv_bias), or of the output
   // projection (out_bias). If false, these biases are optional.
   bool in_bias = false, conv_bias = false, out_bias = false;

@@ -36,14 +36,14 @@ struct ProductInput {
   std::vector<MatrixId> matrices;
 };
 // Returns layer_program() with more columns in its output rows. The additional columns hold the inputs of all Linear and GatedLinear, and
-// of each HeadLinear whose heads read the same columns. An input of several products is there once. Sets `inputs` to the columns of these
-// inputs.
+// of each HeadLinear whose heads read the same columns. If several products have the same input, it is there once. Sets `inputs` to the
+// columns of these inputs.
 Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs);
 Program head_program(const Description& d);  // computes logits from hidden rows
 // A side part predicts the token that follows an id. side_program() returns the program of its layers, which computes hidden rows from ids
 // and hidden rows. Beside each id, the input has the hidden row of the position before: the trunk's row if `after_trunk` is true, and
-// otherwise the row from which this program predicted the id. `first` is the first layer of the trunk's last stage, because the program
-// shares that stage's caches. side_logits_program() returns the program that computes logits from the rows of side_program().
+// otherwise the row from which this program predicted the id. `first` is the first layer of the trunk's last stage. The program shares the
+// caches of that stage. side_logits_program() returns the program that computes logits from the rows of side_program().
 Program side_program(const Description& d, const SidePart& side, std::size_t first, bool after_trunk);
 Program side_logits_program(const Description& d, const SidePart& side);
 // An end of a model: what follows the trunk's last layer for one kind of result.

@@ -168,7 +168,7 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   const double part = part_at(".mscale"), all = part_at(".mscale_all_dim");
   s.magnitude = part > 0 && all > 0 ? paper(part) / paper(all) : paper(1);
   // In GGUF files of Ministral 3 this key has the value of mscale_all_dim in config.json. In those of DeepSeek it has a tenth of that
-  // value.
+  // value, and read_ropes() replaces the magnitude computed here.
   if (gguf && read.has("rope.scaling.yarn_log_multiplier", "")) {
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
   }

@@ -55,7 +55,8 @@ void refuse_step_limit(const Reader& read) {
                      "[0, Infinity] is");
 }
 
-// Returns true if all convolutions must have a bias. GGUF files have no key for this: if one layer has a bias, all layers must have one.
+// Returns true if all convolutions must have a bias. GGUF files have no key for this. In a GGUF file, all layers must have the bias if one
+// layer has it.
 bool conv_biases(const Reader& read) {
   if (!read.gguf()) return read.flag("", "mamba_conv_bias", true);
   return std::ranges::any_of(read.file().tensors(),

@@ -76,7 +76,7 @@ class WeightReader {
   Adapters adapters_;
   Lora lora_;
   std::vector<std::pair<const files::TensorInfo*, MatrixId>> packed_;  // matrices that another library packed
-  int in_bytes_ = 0, not_in_bytes_ = 0;  // number of matrices that have Matrix::read_floats: with Rounding::bytes, without it
+  int in_bytes_ = 0, not_in_bytes_ = 0;  // numbers of matrices with Matrix::read_floats, with and without Rounding::bytes
   // The matrices that have been read. The key is the tensor, the first row, the run of rows (Part::run), the name of the weight if an
   // adapter changes it, and whether the matrix is used for products.
   std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string, bool>, Parameter> matrices_;

@@ -30,7 +30,7 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {});
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
-    // In llama.cpp, three of four layers have rope even if the file has no windows. Layer::windowed is true for the same layers.
+    // Layer::windowed is true for three of four layers, even if the file has no windows. In llama.cpp the same layers have rope.
     if (!layer.windowed) layer.attention().rope = -1;
     layer.attention().qk_norm = QkNorm::head;
     layer.attention().gate = OutputGate{};

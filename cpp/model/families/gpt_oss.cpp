@@ -29,7 +29,7 @@ constexpr TensorName kNames[] = {
 };
 
 constexpr std::string_view kFilterTypes[] = {"openai_privacy_filter"}, kFilterPrefixes[] = {"model.", ""};
-// The experts are stacks of transposed matrices. Each matrix has the rows of gate and then the rows of up.
+// The experts are stacks of transposed matrices. A matrix of gate_up_proj has the rows of gate and then the rows of up.
 constexpr TensorName kFilterNames[] = {
     {sinks, "", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors},
     {router, "", "layers.{}.mlp.router"},
