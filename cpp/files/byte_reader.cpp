@@ -3,7 +3,8 @@
 namespace pumice::files {
 namespace {
 
-// Sizes of reads in bytes. The first read is small, because many headers are small. Later reads still fit into a second-level cache.
+// Numbers of bytes that the first read and each later read take from the file. The first read is small, because many headers are small.
+// Later reads are larger, but their bytes still fit into a second-level cache.
 constexpr std::uint64_t kFirstRead = 64u << 10, kNextRead = 256u << 10;
 
 }  // namespace

@@ -120,7 +120,8 @@ void File::require_unchanged() const {
     if (now.st_nlink != opened_.st_nlink || now.st_mode != opened_.st_mode || now.st_uid != opened_.st_uid || now.st_gid != opened_.st_gid)
       return true;
     struct stat named;
-    return ::stat(path_.c_str(), &named) != 0 || !same_inode(named, now);  // true if the file was renamed, which changes st_ctime
+    // Renaming a file changes its st_ctime, too. If the path no longer leads to this file, this is taken for the reason of the change.
+    return ::stat(path_.c_str(), &named) != 0 || !same_inode(named, now);
   };
   if (same_contents()) return;
   fail_at(ErrorKind::io, path_, "", std::nullopt, "was changed after it was opened: load it again once it is whole");

@@ -2,7 +2,8 @@
 // wide Q2_0: ggml-common.h of PrismML's fork, which wrote the Bonsai files.
 //
 // In the IQ formats a code is the index of a vector of 4 or 8 values (iq_grids.h). Signs and scales multiply these values. So each weight
-// is one of at most 16 small integers times a scale. A format whose codes are indices of a table of these integers holds it exactly.
+// is a scale times one of at most 16 small integers. A format of core/formats.def whose codes are indices of a table of these integers
+// holds such weights exactly.
 #include "files/gguf_formats.h"
 
 #include <algorithm>
@@ -83,12 +84,12 @@ void put_four_twice(int first, int second, int signs, std::uint8_t* codes) {
     codes[i] = static_cast<std::uint8_t>((vector >> (3 * (i % 4)) & 7) | (signs >> i & 1) << 3);
   }
 }
-// Returns eight signs. Files store seven of them; the eighth makes the number of minus signs even.
+// Returns eight signs as bits; a set bit is a minus sign. Files store seven of the bits. The eighth makes the number of minus signs even.
 int eight_signs(std::uint32_t seven) {
   seven &= 127;
   return static_cast<int>(seven | static_cast<std::uint32_t>(__builtin_popcount(seven) & 1) << 7);
 }
-// Sets number i of the 4-bit numbers at `scales`. The number must be 0 before.
+// Sets entry i of the list of 4-bit numbers at `scales`. The entry must be 0 before.
 void put_scale(std::uint8_t* scales, int i, std::uint32_t scale) {
   scales[i / 2] = static_cast<std::uint8_t>(scales[i / 2] | scale << (i % 2 * 4));
 }
@@ -245,7 +246,8 @@ void expand_nvfp4(BlockBytes block, std::uint8_t* out) {
   }
 }
 
-// Formats 31 to 33 and 36 to 38 are repacked forms of other formats and occur in older files. ggml removed 4 and 5 in 2023.
+// The GGUF formats that are not in core/formats.def. The formats 31 to 33 and 36 to 38 are repacked forms of other formats and occur in
+// older files. ggml removed the formats 4 and 5 in 2023.
 constexpr GgufFormat kGgufFormats[] = {
     {4, "Q4_2", 16, 10, {}},
     {5, "Q4_3", 16, 12, {}},

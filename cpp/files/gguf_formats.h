@@ -35,9 +35,10 @@ const GgufFormat& wide_q2_0();
 // invalid_argument if format.as is empty, and out_of_memory if the converted tensor would have 2^63 bytes or more.
 TensorInfo expanded(TensorInfo tensor, const GgufFormat& format);
 
-// An NVFP4 tensor "X.weight" may have a factor, or a factor for each expert, in a tensor "X.scale". From now on its rows are multiplied by
-// the factor when they are read. Removes the factors from `tensors`, and also the scales of activations ("X.input_scale"), because
-// activations are not rounded here. `files` are the files of the model. Throws model_format if a factor has another shape or format.
+// Looks for the factors of NVFP4 tensors. A tensor "X.weight" may have one factor, or a factor for each expert, in a tensor "X.scale".
+// After this call, the rows of X.weight are multiplied by the factor when they are read. Removes the tensors with factors from `tensors`,
+// and also the scales of activations ("X.input_scale"), because activations are not rounded here. `files` are the files of the model.
+// Throws model_format if a factor has another shape or format.
 void apply_factors(const std::vector<File>& files, std::vector<TensorInfo>& tensors);
 
 }  // namespace pumice::files

@@ -1,7 +1,7 @@
 // The vectors of ggml's IQ formats (ggml-common.h, iq*_grid; gguf-py quants.py, grid_hex). A code of these formats is an index into one of
-// these tables. Each entry is a vector of 8 values with 2 bits each, or of 4 values with 3 bits each; the first value is in the lowest
-// bits. The bits are an index into the values of the format. These are for IQ1 -1, 0, 1; for IQ2 8, 25, 43; for IQ3_XXS 4, 12, 20, 28, 36,
-// 44, 52, 62; for IQ3_S 1, 3, ..., 15.
+// these tables. Each entry of a table is a vector of 8 values with 2 bits each, or of 4 values with 3 bits each; the first value is in the
+// lowest bits. The bits of a value are an index into the format's list of values. The lists are -1, 0, 1 (IQ1); 8, 25, 43 (IQ2); 4, 12, 20,
+// 28, 36, 44, 52, 62 (IQ3_XXS); 1, 3, ..., 15 (IQ3_S).
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,8 @@ std::size_t find_outside_strings(std::string_view json, const Look& look) {
   return json.size();
 }
 
-// Returns the offset at which `json` is first nested deeper than allowed. The JSON library does not give the offset of a list or an object.
+// Returns the offset at which `json` is first nested deeper than allowed. It is searched for here, because the JSON library does not give
+// the offset of a list or an object.
 std::size_t first_too_deep(std::string_view json) {
   int depth = 0;
   return find_outside_strings(json, [&](std::size_t i) {

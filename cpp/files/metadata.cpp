@@ -110,7 +110,7 @@ std::optional<std::vector<std::int64_t>> Metadata::integer_list(std::string_view
         using T = std::decay_t<decltype(held)>;
         if constexpr (kIsInteger<T>) return {held};
         if constexpr (ListOf<T>::value || std::is_same_v<T, StringList>) {
-          if (held.empty()) return {};  // an empty list has no type
+          if (held.empty()) return {};  // an empty list is also an empty list of integers, whatever its type in the file
           if constexpr (ListOf<T>::value) {
             if constexpr (kIsInteger<typename T::value_type>) return {held.begin(), held.end()};
           }

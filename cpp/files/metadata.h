@@ -50,9 +50,9 @@ using Value = std::variant<std::monostate,  // null in config.json
 std::string field_of(std::string_view key);
 std::string type_name(const Value& value);  // returns the type in words: "an integer", "a list of 3 strings"
 
-// Strings are stored with the bytes of the file, but string() and strings() return valid UTF-8 or throw. Getters return an empty optional
-// if the key is missing or its value is null. They throw model_format if the value has another type or is an object, or if a number is not
-// finite. The error has the file, the key, the type that was found and the type that is needed.
+// The entries of a file's metadata. Strings are stored with the bytes of the file, but string() and strings() return valid UTF-8 or throw.
+// Getters return an empty optional if the key is missing or its value is null. They throw model_format if the value has another type or is
+// an object, or if a number is not finite. The error has the file, the key, the type that was found and the type that is needed.
 class Metadata {
  public:
   using Entries = std::map<std::string, Value, std::less<>>;

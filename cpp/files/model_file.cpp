@@ -55,7 +55,8 @@ std::string beginning(const File& file) {
 }
 
 const Beginning* known_other(std::string_view bytes) {
-  // A safetensors file begins with the length of its header in 8 bytes. By chance they may equal the beginning of another kind of file.
+  // A safetensors file begins with 8 bytes that have the length of its header, and then has the header's `{`. By chance the 8 bytes may
+  // equal the beginning of another kind of file, so the `{` decides.
   if (bytes.size() > 8 && bytes[8] == '{') return nullptr;
   const auto found = std::ranges::find_if(kOtherFiles, [&](const Beginning& other) { return bytes.starts_with(other.bytes); });
   return found == std::end(kOtherFiles) ? nullptr : found;
@@ -182,9 +183,9 @@ void ModelFile::require_unchanged() const {
 
 namespace {
 
-// Throws if a later part of a split model belongs to another model. The first part has all metadata. Later parts have the keys of the
-// split, and may repeat other keys (gguf-split does not repeat them). If a later part repeats a key with another value, it belongs to
-// another model.
+// Throws if a later part of a split model belongs to another model. The first part has all metadata. Later parts have the keys that
+// describe the split (split.no and others), and may repeat the first part's other keys (gguf-split does not repeat them). If a later part
+// repeats a key with another value, it belongs to another model.
 void require_same(const Metadata& part, const Metadata& first) {
   for (const auto& [key, value] : part.entries()) {
     const Value* expected = first.value(key);
@@ -352,8 +353,8 @@ std::size_t ModelFile::index_of(const TensorInfo& tensor) const {
   return static_cast<std::size_t>(own - contents_->tensors.data());
 }
 
-// Only whole rows can be made. If the bytes begin or end inside a row, the whole rows are made in a buffer, and the bytes are copied from
-// there.
+// Reads some bytes of a made tensor. Only whole rows can be made. If the bytes begin or end inside a row, the whole rows are made in a
+// buffer, and the bytes are copied from there.
 void ModelFile::read_made(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const {
   if (count == 0) return;
   const auto row = static_cast<std::uint64_t>(row_bytes(*tensor.format, tensor.shape.back()));

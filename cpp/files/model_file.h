@@ -46,7 +46,8 @@ class ModelFile {
   Kind kind() const { return contents_->kind; }
   std::uint64_t size_bytes() const;                                       // bytes of all weight files
   std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors
-  // The name of the library that packed matrices of a safetensors folder (schemes.def), if tensors() has them unpacked. Else empty.
+  // The name of the library in schemes.def that packed matrices of a safetensors folder; tensors() returns these matrices unpacked. Empty
+  // if none of these libraries did.
   const std::string& scheme() const { return contents_->scheme; }
 
   // tensors() returns the tensors in the order of the files. find() returns the tensor with this name, or null.

@@ -35,7 +35,7 @@ auto without_interruption(const Call& call) {
 }
 
 // Returns the beginning of the names of partial files: "NAME.". Partial files are called NAME.PID-NUMBER.part. A long NAME is cut, so that
-// this is not too long for a file name.
+// the name of the partial file is not too long for the file system.
 std::string part_stem(const std::string& name) { return name.substr(0, 200) + "."; }
 
 // Returns the id of the process that writes (or wrote) the partial file `entry`. The id is in the file's name. Returns nothing if `entry`
@@ -100,7 +100,7 @@ void NewFile::find_place() {
 
 void NewFile::refuse_what_is_there() const {
   struct stat found;
-  // stat() also follows links whose target has no path (/dev/stdout), which find_place() cannot follow.
+  // Uses stat(), because it also follows links to a target without a path (/dev/stdout). find_place() cannot follow such links.
   if (::stat(path_.c_str(), &found) != 0) {
     if (errno != ENOENT) fail_io(path_, kUnwritable, errno);
     return;

@@ -1,4 +1,5 @@
-// A prefix file has the first tokens of a text, with their keys and values. engine/saved_prefix.h writes and reads such files.
+// A prefix file has the first tokens of a text with their keys and values and, if the model has recurrent operations, their state after the
+// last of these tokens. engine/saved_prefix.h writes and reads such files.
 //
 // The fields and their offsets in bytes:
 //    0  "pumiceKV"

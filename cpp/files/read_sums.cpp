@@ -40,7 +40,7 @@ std::uint64_t sum_of_words(const std::uint8_t* bytes, std::uint64_t first, std::
   return sum;
 }
 
-// Returns a word whose bytes from number `skipped` on are the first `count` of `bytes`. The other bytes of the word are 0.
+// Returns a word that has bytes[0] to bytes[count - 1] at its byte positions `skipped` to skipped + count - 1. Its other bytes are 0.
 std::uint64_t part_of_word(const std::uint8_t* bytes, std::uint64_t skipped, std::uint64_t count) {
   std::uint64_t word = 0;
   for (std::uint64_t i = 0; i < count; ++i) word |= std::uint64_t{bytes[i]} << (8 * (skipped + i));

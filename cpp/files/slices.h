@@ -23,8 +23,8 @@ class Slices {
  public:
   using Bytes = std::shared_ptr<const std::uint8_t>;
 
-  // Describes how a part is made: job(index, bytes) is called for each index in [0, jobs). Each job writes other bytes of the part, which
-  // has `size` bytes. Jobs run in any order and on several threads at once.
+  // Describes how a part of `size` bytes is made: job(index, bytes) is called for each index in [0, jobs). No two jobs write the same byte
+  // of the part. Jobs run in any order and on several threads at once.
   struct Making {
     std::size_t size;
     std::int64_t jobs;

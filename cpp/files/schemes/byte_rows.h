@@ -1,4 +1,5 @@
-// Reads rows from the tensors of bytes that a packed matrix consists of, or that the packed matrices of all experts of a layer consist of.
+// Reads rows of packed tensors that have values of one byte. Such tensors belong to a packed matrix, or to a stack: the packed matrices of
+// all experts of a layer.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,10 @@ class ByteRows {
   // Reads rows [first, first + count) of each tensor: those of tensor i to out[i]. Row numbers go on from one expert to the next.
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::span<std::uint8_t* const> out) const;
   // Returns a tensor whose rows `made` makes from the rows of these tensors. For a matrix, it is called NAME.weight and has the shape
-  // [rows, columns]. For a stack of experts, it is called NAME and has the shape [experts, rows, columns]. If the stack is transposed in
-  // the folder, the made tensor, which is not transposed, is called NAME.weight. Only families whose stacks are transposed in folders
-  // (TensorName::transposed) look for that name, and they know that a stack of that name is not transposed.
+  // [rows, columns]. For a stack of experts, it has the shape [experts, rows, columns]. It is then called NAME, unless the stack is
+  // transposed in the folder. A transposed stack becomes one that is not transposed, and is called NAME.weight, so that its name tells the
+  // two apart: families whose stacks are transposed in folders (TensorName::transposed) take NAME as transposed and NAME.weight as not
+  // transposed. Other families look only for NAME.
   TensorInfo tensor(const std::string& name, std::int64_t cols, Format format, std::shared_ptr<const MadeTensor> made) const;
 
  private:

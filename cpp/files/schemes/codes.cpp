@@ -15,9 +15,10 @@ namespace {
 
 constexpr std::size_t kBlock = 32;  // number of weights in a block of each format in kTargets except A4, whose blocks have 128
 
-// The format holds scale * (code - zero), or scale * code + bias, exactly for codes of up to `most_bits` bits. `low` is the integer that
-// code 0 of the format stands for; it is not used for A4, whose blocks have zeros of their own. A matrix becomes the first of these formats
-// whose blocks never need two scales.
+// A format that packed matrices are converted to. It holds scale * (code - zero), or scale * code + bias, exactly for codes of up to
+// `most_bits` bits. `low` is the integer that code 0 of the format stands for; it is not used for A4, whose blocks have zeros of their own.
+// A matrix is converted to the first format in kTargets that suits its offsets and number of bits, and in which no block of the matrix
+// would need two scales.
 struct Target {
   Format format;
   int most_bits;

@@ -9,7 +9,7 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::int64_t kMultiple = 64;  // slabs have a multiple of so many rows, so that a slab ends with a whole word of bits
+constexpr std::int64_t kMultiple = 64;  // the number of rows in a slab is a multiple of this, so that the slab ends with a whole word
 // The size of a slab in bytes. It is large because a read of 2 KiB takes 0.9 us, of which 0.7 us is the call. With this size a slab has all
 // columns of most matrices, so that one call can read many whole lines.
 constexpr std::int64_t kSlabBytes = 16 << 20;
@@ -30,7 +30,7 @@ std::int64_t end_column(const ColumnTensor& each, std::int64_t end) { return (en
 template <class Value>
 void turn_words(std::uint64_t* words) {
   constexpr int kCount = 8 / sizeof(Value), kBits = 8 * sizeof(Value);
-  std::uint64_t mask = ~std::uint64_t{0} >> 32;  // selects the values of a word whose index has the bit `half` clear
+  std::uint64_t mask = ~std::uint64_t{0} >> 32;  // selects, within a word, the values at positions p with (p & half) == 0
   for (int half = kCount / 2; half > 0; half /= 2, mask ^= mask << (half * kBits)) {
     for (int i = 0; i < kCount; ++i) {
       if (i & half) continue;
@@ -72,7 +72,8 @@ Columns::Columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::shar
   at_once_ = std::min(rows, std::max<std::int64_t>(1, kSlabBytes / bytes) * kMultiple);
 }
 
-// Strips that are a multiple of 4 KiB apart would begin in the same set of the cache. So such strips are put one cache line further apart.
+// Returns the parts of a slab that has rows [begin, end), one part for each tensor. Strips that are a multiple of 4 KiB apart would begin
+// in the same set of the cache, so such strips are put one cache line further apart.
 std::vector<Columns::Part> Columns::parts_of(std::int64_t begin, std::int64_t end) const {
   std::vector<Part> parts;
   for (const ColumnTensor& each : tensors_) {

@@ -24,8 +24,8 @@ struct ColumnTensor {
 // Reads the same rows of several such tensors together. Some thousand rows are read at once and kept in memory for all threads. All threads
 // that need one of these rows meanwhile help with the reading. Each thread then transposes the rows that it needs.
 class Columns {
-  // The columns of one tensor in a slab. They lie in strips. A strip has some columns of all lines, and is as wide as a line of the cache,
-  // or narrower if there are few columns.
+  // Says where a slab has the columns of one tensor. (A slab is the memory of the rows that are read at once.) The columns lie in strips. A
+  // strip has some columns of all lines, and is as wide as a line of the cache, or narrower if there are few columns.
   struct Part {
     std::int64_t at = 0;                            // offset of the part in the slab, in bytes
     std::int64_t first = 0, columns = 0;            // the first of the tensor's columns in this part; number of columns
@@ -64,7 +64,7 @@ class Columns {
     explicit Slab(const Columns& of) : of_(of) {}
     const Columns& of_;
     std::int64_t end_ = 0;
-    std::vector<Part> parts_;  // the part of each tensor
+    std::vector<Part> parts_;  // parts_[i] says where the slab has the columns of tensor i
     Slices::Bytes bytes_;
   };
   // Returns the slab that has this row. Reads the slab if it is not in memory.

@@ -4,8 +4,8 @@
 //                     word and ends in the next, so the last bits of a word may be unused
 //   weight_shape      I64 or I32 [2]: R and C
 //   weight_scale      [R, groups], or one number, or [1]
-//   weight_zero_point I32 [R bits / 32, groups]: the zeros of each group as a stream of bits down a column of words; if missing, all zeros
-//                     are 0
+//   weight_zero_point I32 [R bits / 32, groups]: the zeros of each group as a stream of bits down a column of words; if missing, every zero
+//                     is the number 0
 //   weight_g_idx      I32 [C]: the group of each column; if missing, neighbouring columns are a group
 // As integers of 8 bits that are not packed, it consists of
 //   weight I8 [R, C], weight_scale, and weight_zero_point I8 [R, groups]
@@ -44,7 +44,7 @@ enum class Kind : std::uint8_t { integers, fp8, fp4 };
 constexpr const char* kKinds[] = {"int", "float of 8 bits", "float of 4 bits"};
 
 struct Group {          // an entry of config_groups in config.json: modules that are packed in the same way
-  std::string columns;  // the key in config.json of the number of columns that share a scale
+  std::string columns;  // the key in config.json whose value is the number of columns that share a scale
   std::int64_t bits = 0;
   bool symmetric = true;
   bool one_scale = false;  // true if the whole matrix has one scale

@@ -78,9 +78,9 @@ class MadeOfFp4 final : public MadeTensor {
             " of the matrix: group ", group, " has the scale ", parts...);
   }
 
-  // Returns half of the scale of a group of NVFP4, because kE2m1Values are doubled. Throws unless the scale is 0 or its size is from 2^-125
-  // to 2^125. If the size is at least 2^-125, half of the scale is a normal number, so that its product with a value is rounded as the
-  // library rounds the product. If it is below 2^125, no product is infinite.
+  // Returns half of the scale of a group of NVFP4, because kE2m1Values are doubled. Throws unless the scale is 0 or its absolute value is
+  // at least 2^-125 and below 2^125. If it is at least 2^-125, half of the scale is a normal number, so that its product with a value is
+  // rounded as the library rounds the product. If it is below 2^125, no product is infinite.
   float half_scale(std::span<const File> files, std::int64_t row, std::int64_t group, std::uint8_t code) const {
     const float value = e4m3_values()[code];
     if (std::isnan(value)) fail_scale(files, row, group, "nan (code ", int{code}, ")");

@@ -92,7 +92,8 @@ class MadeOfFp8 final : public MadeTensor {
                 " of the matrix: block ", block, " has the scale ", scale, why...);
       };
       if (!std::isfinite(scale)) fail();
-      // The sizes of floats of 8 bits are 0 and 2^-9 to 448. With a scale from 2^-117 to 2^118, their products are normal numbers of BF16.
+      // The absolute values of floats of 8 bits are 0 and 2^-9 to 448. With a scale from 2^-117 to 2^118, products that are not 0 are
+      // normal numbers of BF16.
       if (format_ == Format::BF16 && (std::bit_cast<std::uint32_t>(scale) & 0x807fffff || scale < 0x1p-117f || scale > 0x1p118f))
         fail("; powers of two from 2^-117 to 2^118 are needed");
       if (format_ == Format::F8_E4M3 && std::fabs(scale) >= 0x1p64f) fail("; sizes below 2^64 are read");
