@@ -12,10 +12,10 @@
 
 namespace pumice::vulkan {
 
-// Pages have two planes for each cache: its keys, and its values.
+// A page has two planes (slabs.h) for each cache: one for the cache's keys, and one for its values.
 constexpr std::size_t keys_plane(CacheId cache) { return 2 * static_cast<std::size_t>(cache); }
 constexpr std::size_t values_plane(CacheId cache) { return keys_plane(cache) + 1; }
-// States have a plane for each StateId. In a plane, the numbers of a state lie without gaps: matrix after matrix, row after row.
+// A state has one plane for each StateId. In a plane, the numbers of the state lie without gaps: matrix after matrix, row after row.
 constexpr std::size_t state_plane(StateId state) { return static_cast<std::size_t>(state); }
 
 // page_planes() returns the number of bytes that a page has in each plane, and state_planes() the number of bytes that a state has in each

@@ -261,7 +261,8 @@ double Device::work(double flops, double bytes) const {
   return flops / flop_rate + bytes / byte_rate + 2e-6;
 }
 
-// The pace rises at once but falls gradually, because submissions that take too long are worse than submissions that are too short.
+// Updates the pace. It rises at once but falls gradually, because submissions that take too long are worse than submissions that are too
+// short.
 void Device::measured(double work, double seconds) {
   const double pace = pace_.load(std::memory_order_relaxed);
   // A short submission is ignored, because most of its time is the driver's overhead, which says nothing about the speed of the device.

@@ -51,8 +51,8 @@ void each_row(const Program& program, std::int32_t slot, const Counts& counts, C
   for (std::int64_t r = 0; r < count; ++r) copy(r * shape.width, r * stride, static_cast<std::size_t>(shape.width));
 }
 
-// Rounds the size up by at most a quarter, so that batches of slowly growing size do not need a new buffer each time. If the device has not
-// enough memory for the rounded size, tries to allocate exactly `bytes`.
+// The size of a new buffer is rounded up by at most a quarter, so that batches of slowly growing size do not need a new buffer each time.
+// If the device has not enough memory for the rounded size, this tries to allocate exactly `bytes`.
 const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what) {
   if (buffer && buffer->bytes() >= bytes) return buffer.get();
   std::uint64_t step = 4096;

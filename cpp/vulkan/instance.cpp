@@ -13,7 +13,8 @@ namespace pumice::vulkan {
 namespace {
 
 constexpr std::uint32_t kVersion = VK_API_VERSION_1_2;
-// A device that lists this extension must be used with it. Its macro is in vulkan_beta.h, which the headers of releases leave out.
+// A device that lists this extension must be used with it. The name is written here, because Vulkan's macro for it is in vulkan_beta.h,
+// which the headers of releases leave out.
 constexpr const char* kPortabilitySubset = "VK_KHR_portability_subset";
 
 bool named(const std::vector<VkExtensionProperties>& all, const char* extension) {
@@ -70,8 +71,9 @@ DeviceType type_of(VkPhysicalDeviceType type) {
 bool disabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_DISABLE", variant); }
 bool enabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_ENABLE", variant); }
 
-// Returns the largest product whose shape divides gemm_coopmat's tiles, or m = 0 if there is none. A subgroup has at least 32 x 32 results
-// and handles 32 columns per step. So m must divide 32, k must divide 32, and n must divide 16, because outputs are handled in two halves.
+// Returns the largest of the device's matrix shapes that divides the tiles of gemm_coopmat, or a shape with m = 0 if there is none. In
+// these tiles, a subgroup has at least 32 x 32 results and handles 32 columns per step. So m must divide 32, k must divide 32, and n must
+// divide 16, because outputs are handled in two halves.
 CooperativeShape cooperative_shape(const InstanceApi& api, VkPhysicalDevice handle) {
   CooperativeShape best;
   if (!api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) return best;

@@ -13,7 +13,7 @@ namespace pumice::vulkan {
 
 namespace {
 
-// The first bytes of the planes of one row.
+// Pointers to the first bytes of a row's planes.
 struct Planes {
   std::uint8_t *codes, *high, *scales, *supers;
 };

@@ -53,7 +53,7 @@ void GpuLowering::operator()(const RopeStore& op) {
   }
 }
 
-// `first` is true for the first range of pages. The dispatch for this range also rotates q and k.
+// Appends the dispatch of a RopeStore for one range of pages. `first` is true for the first range, whose dispatch also rotates q and k.
 void GpuLowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, const PageWords& words, bool first) {
   constexpr uint kLanes = 64;
   const uint span = params::store_span(word(std::max(op.key_dim, op.value_dim)), kLanes);

@@ -13,7 +13,8 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "scratch of a device"));
 }
 
-// Experts runs in blocks of at most so many rows, so that the memory for the results of its products has a limit.
+// Maximum number of rows in a block of Experts. A batch with more rows is computed block after block, so that the memory for the results of
+// the products has a limit.
 constexpr std::int64_t kMostExpertRows = 2048;
 
 // Returns the number of bytes of a row of `width` floats in the memory between two products of Experts.
@@ -108,7 +109,8 @@ class GpuPlanner {
       fail(ErrorKind::unsupported_model, "program '", plan_.program.name, "': Conv of ", op.width, " taps reads as many rows of ",
            stride_bytes(op.in), " bytes at once, ", device_.name, " binds at most ", device_.limits.range);
     }
-    // A group goes through the rows of a span one after another, so long segments have several spans.
+    // A group goes through the rows of a span one after another. So a long segment is cut into several spans, which several groups compute
+    // at the same time.
     const SpanShape shape{
         .rows = 16, .block_rows = std::min(rows, rows_per_binding({op.out})), .reach = halo, .stateful = op.state != StateId::none};
     step(ConvStep{op, index_of(plan_.spans, shape)});

@@ -15,10 +15,11 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- steps
-// RopeStore joins up to three operations of a program that follow one another: Rope of q, Rope of k, and Store of k and v. One dispatch of
-// store.comp can execute all of them. Attention without a cache also stores its keys and values in pages. These pages lie in the run's
-// scratch memory and are called "kept".
+// Where a step stores keys and values. With `none` it stores nothing. `kept` is for attention without a cache, and stands for pages in the
+// run's scratch memory.
 enum class Pages : std::uint8_t { none, cache, kept };
+// Joins up to three operations of a program that follow one another: Rope of q, Rope of k, and Store of k and v. One dispatch of store.comp
+// can execute all of them.
 struct RopeStore {
   // q is empty if the step handles only k and v. v is empty if the step stores nothing. If it only rotates one view, that view is q.
   View q, k, v;

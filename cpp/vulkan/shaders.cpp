@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-// Declares the labels that shaders.S defines as arrays.
+// Declares the labels of shaders.S. In C++ they are arrays.
 #define PUMICE_SHADER(name, path) \
   extern "C" __attribute__((visibility("hidden"))) const std::uint32_t pumice_spirv_##name[], pumice_spirv_end_##name[];
 #include "shaders.def"

@@ -118,7 +118,8 @@ const Slabs::Slab& Slabs::slab_of(const All& all, std::int32_t unit) const {
   fail(ErrorKind::invalid_argument, what_, ": ", unit_, " ", unit, " of ", all.units);
 }
 
-// The slabs are not replaced during this call, because only reserve() replaces them, and the caller does not call reserve() meanwhile.
+// A slab that is replaced during this call would lose the copied unit. This cannot happen, because only reserve() replaces slabs, and the
+// caller does not call reserve() meanwhile.
 void Slabs::copy(std::int32_t from, std::int32_t to) {
   if (plane_bytes_.empty()) return;
   device_->check_alive();

@@ -88,8 +88,8 @@ std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / most);
 }
 
-// Appends a row table for Top. A dispatch of Top handles a block of rows. Each row's record in the table has the offset of the row's
-// results in `out` of this block. fill_top() sets the other words of the records.
+// Appends a row table for Top, with one record for each row. A dispatch of Top handles a block of rows, and binds the results of this block
+// as `out`. A row's record has the offset of the row's results in this range. fill_top() sets the other words of the records.
 std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const Batch& batch) {
   const std::uint32_t at = here();
   const std::int64_t block = top_rows(request.program, op, request.range);
@@ -136,7 +136,8 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024,
                                         request.software ? 512 : 4096);
   tables.parts = tables.splits * ranges;
-  // A block has as many rows as fit in one binding. They must fit for q and out and, if results have several parts, also for the parts.
+  // The largest number of rows in a block for which one binding can hold the block's rows of q, another its rows of out, and another the
+  // parts of its results, if results have several parts.
   std::int64_t block_rows = shape.binding_rows;
   if (tables.parts > 1) {
     const std::uint64_t heads = static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
