@@ -1,8 +1,8 @@
 // Each activation of cpp/core/activations.def has a function activate_NAME(x, alphas) here. Only xielu uses `alphas`. The build writes
 // activate(), a switch over these functions, from that list (cmake/generate_formats.py). If a listed activation has no function here, the
 // shaders do not compile.
-// Where exp() would overflow, x is compared with a limit and exp() is not used, because Vulkan promises nothing about infinities. A NaN
-// fails every such comparison, so the result is then NaN.
+// Where exp() would overflow, x is compared with a limit and exp() is not used, because Vulkan promises nothing about infinities. If x
+// is NaN, every such comparison is false, so exp() is used and the result is NaN.
 float tanh_of(float x) { return abs(x) > 15.0 ? sign(x) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0); }
 
 // Returns c tanh(x / c), or x itself if c is 0.

@@ -30,11 +30,12 @@ layout(constant_id = kAttendPlaces) const uint PLACES = 0;
 
 const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
 const uint QUERY_BLOCKS = QUERIES / QUERIES_PER_LANE;
-const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;  // groups of 4 key dimensions, 4 keys, 8 value dimensions
+// Numbers of groups of 4 key dimensions, of groups of 4 keys, and of groups of 8 value dimensions.
+const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;
 const uint SCORE_SLICES = LANES / (KEY_QUADS * QUERY_BLOCKS);
 const uint VALUE_SLICES = LANES / (DIM_OCTETS * QUERY_BLOCKS);
 const uint ROW_LANES = LANES / QUERIES < 16 ? LANES / QUERIES : KEY_QUADS < 16 ? KEY_QUADS : 16;
-const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // groups of 4 keys that a lane handles in the softmax
+const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // number of groups of 4 keys that a lane handles in the softmax
 const uint PAGES = KEYS / kPagePositions;
 const uint UNBOUND = 0xffffffffu;
 
@@ -58,7 +59,7 @@ shared vec4 queries[QUERIES * QUERY_STRIDE];
 shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
 shared float row_largest[QUERIES * ROW_LANES];
 shared float rescale[QUERIES];
-// The indices of the pages of this step and of the next step in the bound range. UNBOUND for a page that is not bound.
+// For each page of this step and of the next step: its index within the bound range, or UNBOUND if the page is not bound.
 shared uint bound_pages[2 * PAGES];
 
 // The tile of this group.

@@ -70,8 +70,8 @@ uint in_row(uint i) {
 // Returns the column of `in` where the activations of the tile begin.
 uint in_column() { return ROWS == kRowsOfHeads ? (p.matrix_first + tile_matrix) * p.in_step : 0; }
 
-// is_second() returns whether row i of the tile's weights belongs to W2. tile_row() returns row i. If i is past the last row of the matrix,
-// it returns the matrix's last row; store() is not called for such a row.
+// is_second() returns whether row i of the tile's weights belongs to W2. tile_row() returns row i, or the matrix's last row if row i is
+// past the end of the matrix. store() ignores the product with such a row.
 bool is_second(uint i) { return GATED != 0 && i >= WIDTH; }
 Row tile_row(uint i) {
   uint r = min(tile_column + i % WIDTH, p.outputs - 1);
@@ -80,8 +80,8 @@ Row tile_row(uint i) {
   return row_at(FORMAT, 0, p.weights_at, r, p.cols);
 }
 
-// Computes one number of `out` from its product, or from its two products when GATED, and stores the number. Ignores rows and columns that
-// are not in the tile. `i` is the row in the tile, `j` is the column in the tile.
+// Computes one number of `out` from its product, or from its two products when GATED, and stores the number. `i` is the row in the tile,
+// `j` is the column in the tile. Does nothing if the tile has no row i, or if `out` has no such column.
 void store(uint i, uint j, float product, float product2) {
   uint column = tile_column + j;
   if (i >= tile_count || column >= p.outputs) return;

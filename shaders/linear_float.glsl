@@ -12,8 +12,8 @@ vec4 four_activations(uint row, uint k) {
   const uint at = row + k;
   return ALIGNED != 0 ? x4[at / 4] : vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
 }
-// Does the same as four_activations(), and works at the end of a row. In formats without blocks, the row may end before column k + 3.
-// Nothing is loaded after the last column, and 0 is returned for the missing columns.
+// Does the same as four_activations(), but may also be called at the end of a row. In formats without blocks, the row may end before column
+// k + 3. Nothing is loaded after the last column, and 0 is returned for the missing columns.
 vec4 activations(uint row, uint k) {
   if (is_quantized(FORMAT) || k + 4 <= p.cols) return four_activations(row, k);
   vec4 v = vec4(0);

@@ -1,12 +1,12 @@
-// The code of linear.glsl, and functions that load the activations that quantize.comp wrote from binding 1. Sixteen columns are multiplied
-// at a time, because sixteen is the size of the smallest sub-block of any format.
+// The code of linear.glsl, and functions that load activations from binding 1, which has the output of quantize.comp. Sixteen columns are
+// multiplied at a time, because sixteen is the size of the smallest sub-block of any format.
 #include "linear.glsl"
 
 layout(set = 0, binding = 1) readonly buffer InCodes { uvec4 x_codes[]; };
 layout(set = 0, binding = 1) readonly buffer InScales { float x_scales[]; };
 
-// activation_row() returns the index of the word where row i of the tile begins. The other functions take this index, `row`, and a column k
-// of the matrix.
+// activation_row() returns the index of the word where row i of the tile begins. The other functions take this index as `row`, and a column
+// of the matrix as k.
 uint activation_row(uint i) { return p.in_at + in_row(i) * p.in_stride; }
 uvec4 activation_codes(uint row, uint k) { return x_codes[(row + (in_column() + k) / 4) / 4]; }
 float activation_scale(uint row, uint k) {

@@ -132,8 +132,8 @@ PUMICE_CONSTANT(kRouteChosen, 64);     // kMaxChosen
 // for one expert: groups = experts.
 // The list begins with `tiles` tiles of kListTileWords words, {expert, first place, number of pairs}. Then it has a place for each pair, in
 // the sorted order. A place has kListPlaceWords words, {pair, float weight}. The tiles of expert e begin at tile (number of pairs of
-// experts before e) / tile_rows + e. So the tiles of two experts never overlap, a group need not know the tiles of other experts, and there
-// are tiles = pairs / tile_rows + experts. Tiles that no expert needs have 0 pairs.
+// experts before e) / tile_rows + e. So the tiles of two experts never overlap, a group need not know the tiles of other experts, and
+// `tiles` is pairs / tile_rows + experts. Tiles that no expert needs have 0 pairs.
 // Bindings: 0 rows of Route, 1 list.
 struct SortParams {
   uint first_group, groups;
@@ -210,7 +210,7 @@ PUMICE_CONSTANT(kKvQ8, 2);
 //   word[units][32 positions] in a page of K,
 //   word[32 positions][units] in a page of V,
 //   followed in q8_0 by float[32], the scales of the positions. In q8_0 a number is scale * code.
-// store.comp writes zeros to the padding of each key and value. copy_page() copies whole pages, so it needs no rule for padding.
+// store.comp writes zeros to the padding of each key and value. copy_page() copies whole pages with their padding.
 #ifdef __cplusplus
 constexpr std::uint32_t padded_dim(std::uint32_t dim) { return (dim + 7) / 8 * 8; }
 constexpr std::uint32_t kv_units(std::uint32_t format, std::uint32_t dim) {
@@ -347,8 +347,8 @@ PUMICE_CONSTANT(kAttendKeys, 5);      // KEYS: keys per step; 32, 64 or 128
 PUMICE_CONSTANT(kAttendBias, 6);      // 0 or 1
 PUMICE_CONSTANT(kAttendSlopes, 7);    // 0 or 1
 PUMICE_CONSTANT(kAttendSinks, 8);     // 0 or 1
-// The sum of kAttendByQuery if the operation has by_query, and of kAttendByKey if it has by_key. 0 if the operation has no `places`. If the
-// sum is not 0, binding 6 has all rows of the slot of by_query and by_key.
+// The sum of kAttendByQuery (if the operation has by_query) and kAttendByKey (if the operation has by_key), so 0 if the operation has no
+// `places`. If the sum is not 0, binding 6 has all rows of the slot of by_query and by_key.
 PUMICE_CONSTANT(kAttendPlaces, 9);
 PUMICE_CONSTANT(kAttendByQuery, 1);
 PUMICE_CONSTANT(kAttendByKey, 2);
@@ -372,10 +372,11 @@ struct MergeParams {
 //   6: number of saves. A save is {rows, state}: after the first `rows` rows of the segment, the state is written as number `state`.
 //      Saves are in ascending order.
 // The states of an operation lie in slabs. A slab holds states [first, first + count), and a state takes state_words words. A dispatch
-// binds one slab to read states from and one slab to write states to, so there is a dispatch for each pair of slabs. A dispatch computes a
-// span if the slab to read has the state that the span needs, and the slab to write has a state that the span saves. For a span that needs
-// no state, from_first must be 0 in place of the first condition. For a span without saves, to_first must be 0 in place of the second. A
-// span whose saves are in several slabs is computed more than once, with equal results. spans.glsl implements these rules.
+// binds one slab to read states from (first and count are from_first and from_count) and one slab to write states to (to_first and
+// to_count), so there is a dispatch for each pair of slabs. A dispatch computes a span if the slab to read has the state that the span
+// needs, and the slab to write has a state that the span saves. If the span needs no state, the first condition is that from_first is 0. If
+// the span has no saves, the second condition is that to_first is 0. So each span is computed, and a span is computed more than once, with
+// equal results, only if its saves are in several slabs. spans.glsl implements these rules.
 PUMICE_CONSTANT(kSpanWords, 7);
 PUMICE_CONSTANT(kNoState, 0xffffffff);
 

@@ -15,7 +15,7 @@ layout(set = 0, binding = 2) readonly buffer Meta { uint meta[]; };
 
 shared float partial[LANES];
 
-// Returns the larger number, or NaN if a or b is NaN. max() may return the other number in that case.
+// Returns the larger number, or NaN if a or b is NaN. max() is not enough, because it may return the other number if one is NaN.
 float larger(float a, float b) { return not_a_number(a) || not_a_number(b) ? NOT_A_NUMBER : max(a, b); }
 
 float both(float a, float b) { return KIND == kPoolMax ? larger(a, b) : a + b; }

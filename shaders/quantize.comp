@@ -25,8 +25,8 @@ void main() {
     v = ALIGNED != 0 ? x4[at / 4] : vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
   }
   const vec4 a = abs(v);
-  // A NaN counts as infinity. The scale is then infinite and the other codes are 0, so that scale * code is NaN, and with it every product
-  // of the row.
+  // A NaN counts as infinity. Then the scale of the 32 columns is infinite, and the codes of their finite numbers are 0. The product of
+  // this scale and a code of 0 is NaN, so every product of the row with weights is NaN, too.
   largest[LANE] = any(isnan(v)) ? uintBitsToFloat(0x7f800000) : max(max(a.x, a.y), max(a.z, a.w));
   barrier();
   float most = 0;

@@ -1,8 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Computes Route: chooses the experts of a row. See RouteParams in params.h. A lane handles every LANES-th expert. The rank of an expert is
-// computed again in each round, because the ranks of 4,096 experts do not fit into the shared memory that Vulkan guarantees. `precise`
-// makes the compiler compute the same bits each time.
+// Computes Route: chooses the experts of a row, one expert in each round. See RouteParams in params.h. A lane handles every LANES-th
+// expert. The rank of an expert is the number by which experts are ordered; the largest comes first. It is computed again in each round,
+// because the ranks of 4,096 experts do not fit into the shared memory that Vulkan guarantees. `precise` makes the compiler compute the
+// same bits each time.
 #define PUSH RouteParams
 #include "common.glsl"
 #include "finite.glsl"

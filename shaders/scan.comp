@@ -41,7 +41,7 @@ uint first_col;  // the group's first column
 uint row_of(uint quad, uint i) { return (quad * PARTS + part) * 4 + i; }
 bool owns(uint quad, uint i) { return row_of(quad, i) < KEY_DIM && first_col + col < p.value_dim; }
 
-// Returns the offset, in words from the beginning of a head's matrix, of number i of a quad.
+// Returns where number i of the lane's quad number `quad` lies in a head's matrix, as an offset in words.
 uint word_of(uint quad, uint i) { return row_of(quad, i) * p.value_dim + first_col + col; }
 
 vec4 quad_of_q(uint at, uint i) {
@@ -55,7 +55,7 @@ vec4 quad_of_k(uint at, uint i) {
   return x;
 }
 
-// Loads rows [first, first + count) of the block.
+// Loads q, k, v and the factors for rows [first, first + count) of the block into shared memory.
 void load_step(uint first, uint count, uint head) {
   const uint key_head = p.tiled != 0 ? head % p.key_heads : head / (p.heads / p.key_heads);
   for (uint i = LANE; i < count * ROW_QUADS; i += LANES) {

@@ -1,8 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// For Experts of many rows: finds the pairs of one expert and cuts them into tiles. See SortParams in params.h. Each lane handles a run of
-// neighbouring pairs. All lanes first count and then write the expert's pairs in their runs, so that the pairs of an expert keep their
-// order.
+// Finds the pairs of one expert, for Experts of many rows, and cuts them into tiles. See SortParams in params.h. Each lane handles a run of
+// neighbouring pairs. It counts the expert's pairs in its run. When all lanes have counted, it writes these pairs behind those of the lanes
+// before it, so that the pairs of an expert keep their order.
 #define PUSH SortParams
 #include "common.glsl"
 

@@ -25,7 +25,7 @@ const uint NO_ID = 0xffffffffu;
 
 shared uint excluded[kTopBlock / 32];
 shared uint histogram[BINS];
-shared uint lane_counts[LANES], bin_counts[LANES];  // for each subgroup: number of lanes; number of keys in their bins
+shared uint lane_counts[LANES], bin_counts[LANES];  // for each subgroup: number of its lanes; number of keys in the bins of its lanes
 shared uint chosen_bin, chosen_above, taken, first_bad, best;
 shared uvec2 chosen[SORTED];
 
@@ -52,8 +52,8 @@ uvec2 key_of(uint element) {
 uint workgroup_count(uint n) { return uint(workgroup_add(float(n))); }  // exact if the total is below 2^24
 
 // Writes to chosen_bin the bin of the histogram that holds the `rank`-th largest key (counted from 1), and to chosen_above the number of
-// keys in higher bins. The bins are divided among the lanes in the order of (subgroup, invocation in the subgroup), so that this works with
-// subgroups of any size.
+// keys in higher bins. The bins are divided among the lanes in the order of (subgroup, invocation in the subgroup), highest bins first.
+// This works with subgroups of any size.
 void choose_bin(uint rank) {
   const uint lanes = subgroupAdd(1u), before = subgroupExclusiveAdd(1u);
   if (subgroupElect()) lane_counts[gl_SubgroupID] = lanes;
