@@ -279,7 +279,7 @@ class Parser {
   }
 
   // Gives all Q2_0 tensors groups of 128 weights if the file was written with such groups. Writers use the id of Q2_0 for groups of 64
-  // weights (ggml) or of 128 weights, and the file does not say which, but the tensors' offsets do: if groups of 128 make every Q2_0 tensor
+  // weights (ggml) or of 128 weights, and the file does not say which, but the tensors' offsets do. If groups of 128 make every Q2_0 tensor
   // end where the next tensor begins, and groups of 64 do not, all Q2_0 tensors have groups of 128.
   void widen_q2_0() {
     const GgufFormat& wide = wide_q2_0();
@@ -310,7 +310,7 @@ class Parser {
 
   // Makes the tensors' offsets relative to the start of the file, and checks them. Holes between tensors are allowed, because some writers
   // align to more than general.alignment, and tools that drop a tensor leave its space. Overlaps are errors, because in some published
-  // quantizations each tensor had too few bytes, so that its last rows would come from the next tensor.
+  // quantizations each tensor had too few bytes, so that its last rows would be read from the bytes of the next tensor.
   void place_tensors() {
     const auto data = checked_align(read_.position(), alignment_);  // does not overflow, because the header ends far below 2^64
     for (std::size_t i = 0; i < header_.tensors.size(); ++i) {

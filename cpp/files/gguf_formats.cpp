@@ -84,7 +84,8 @@ void put_four_twice(int first, int second, int signs, std::uint8_t* codes) {
     codes[i] = static_cast<std::uint8_t>((vector >> (3 * (i % 4)) & 7) | (signs >> i & 1) << 3);
   }
 }
-// Returns eight signs as bits; a set bit is a minus sign. Files store seven of the bits. The eighth makes the number of minus signs even.
+// Returns eight signs as bits, in which a set bit is a minus sign. Files store seven of the bits. The eighth makes the number of minus
+// signs even.
 int eight_signs(std::uint32_t seven) {
   seven &= 127;
   return static_cast<int>(seven | static_cast<std::uint32_t>(__builtin_popcount(seven) & 1) << 7);

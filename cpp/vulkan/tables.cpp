@@ -64,8 +64,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   return at;
 }
 
-// Appends the segments' lists of pages. These lists grow from run to run. So they come near the end of meta, after all tables whose offsets
-// recordings contain.
+// Appends the segments' lists of pages. These lists grow from run to run. So they come near the end of meta, where they do not move the
+// tables whose offsets are in recordings.
 void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
   std::int64_t next = 0;
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
@@ -227,8 +227,8 @@ void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<S
   }
 }
 
-// Appends the saves of all segments. The number of saves changes from run to run. So they come near the end of meta, after all tables whose
-// offsets recordings contain.
+// Appends the saves of all segments. The number of saves changes from run to run. So they come near the end of meta, where they do not move
+// the tables whose offsets are in recordings.
 void Tables::fill_saves(const Batch& batch) {
   const std::uint32_t saves_at = here();
   for (const Segment& s : batch.segments)

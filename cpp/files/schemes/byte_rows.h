@@ -29,7 +29,7 @@ class ByteRows {
   // Returns a tensor whose rows `made` makes from the rows of these tensors. For a matrix, it is called NAME.weight and has the shape
   // [rows, columns]. For a stack of experts, it has the shape [experts, rows, columns]. It is then called NAME, unless the stack is
   // transposed in the folder. A transposed stack becomes one that is not transposed, and is called NAME.weight, so that its name tells the
-  // two apart: families whose stacks are transposed in folders (TensorName::transposed) take NAME as transposed and NAME.weight as not
+  // two apart. Families whose stacks are transposed in folders (TensorName::transposed) take NAME as transposed and NAME.weight as not
   // transposed. Other families look only for NAME.
   TensorInfo tensor(const std::string& name, std::int64_t cols, Format format, std::shared_ptr<const MadeTensor> made) const;
 

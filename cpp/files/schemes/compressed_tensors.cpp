@@ -109,9 +109,9 @@ struct Modules {
 
 bool is_one(const TensorInfo& scales) { return scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1}; }
 
-// Returns the groups of this kind whose targets name a module. Targets with the module's name come before targets with a regular
-// expression, and these before targets with the module's class. Throws if there is no such group, or if config.json lists the module as not
-// packed.
+// Returns the groups of this kind whose targets name a module. If some targets have the module's name itself, only their groups count.
+// Else, if some targets have a regular expression that matches the name, only their groups count. Else those groups count that have the
+// module's class among their targets. Throws if there is no such group, or if config.json lists the module as not packed.
 // Source: match_named_modules and match_targets in compressed_tensors/utils/match.py of compressed-tensors 0.20.
 std::vector<const Group*> groups_naming(const PackedFolder& folder, const Modules& modules, const std::string& module,
                                         const TensorInfo& packed, Kind kind) {
