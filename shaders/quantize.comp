@@ -4,6 +4,7 @@
 // neighbouring lanes share a scale.
 #define PUSH QuantizeParams
 #include "common.glsl"
+#include "finite.glsl"
 
 layout(constant_id = kQuantizeAligned) const uint ALIGNED = 0;
 
@@ -25,16 +26,17 @@ void main() {
     v = ALIGNED != 0 ? x4[at / 4] : vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
   }
   const vec4 a = abs(v);
-  // A NaN counts as infinity. Then the scale of the 32 columns is infinite, and the codes of their finite numbers are 0. The product of
-  // this scale and a code of 0 is NaN, so every product of the row with weights is NaN, too.
-  largest[LANE] = any(isnan(v)) ? uintBitsToFloat(0x7f800000) : max(max(a.x, a.y), max(a.z, a.w));
+  // A number that is not finite counts as infinity. Then the scale of the 32 columns is infinite, and their codes are 0. The product of this
+  // scale and a code of 0 is NaN, so every product of the row with weights is NaN, too.
+  const bool all_finite = finite(v.x) && finite(v.y) && finite(v.z) && finite(v.w);
+  largest[LANE] = all_finite ? max(max(a.x, a.y), max(a.z, a.w)) : uintBitsToFloat(0x7f800000);
   barrier();
   float most = 0;
   for (uint i = 0; i < 8; ++i) most = max(most, largest[LANE / 8 * 8 + i]);
 
   if (inside) {
     const float inverse = most > 0 ? 127 / most : 0;
-    const ivec4 code = ivec4(clamp(roundEven(v * inverse), -127, 127));
+    const ivec4 code = finite(most) ? ivec4(clamp(roundEven(v * inverse), -127, 127)) : ivec4(0);
     const uint out_row = p.out_at + row * p.out_stride;
     q[out_row + k / 4] = code.x & 255 | (code.y & 255) << 8 | (code.z & 255) << 16 | code.w << 24;
     if (k % 32 == 0) q[out_row + p.cols / 4 + k / 32] = floatBitsToUint(most / 127);

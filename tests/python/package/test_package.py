@@ -60,3 +60,14 @@ def test_a_sub_interpreter_is_an_import_error(first: str) -> None:
     done = subprocess.run([sys.executable, "-c", SUBINTERPRETER.format(first=first)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match("ImportError .*(sub-interpreter|subinterpreters)", done.stdout), done.stdout
+
+
+def test_shaders_look_at_the_bits_of_floats() -> None:
+    # A driver may assume that all floats are finite, and replace these functions by false (shaders/finite.glsl).
+    found = [
+        f"{path.name}:{number}"
+        for path in sorted((ROOT / "shaders").glob("*.*"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"\bis(nan|inf)\(", line.partition("//")[0])
+    ]
+    assert found == []
