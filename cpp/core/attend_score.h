@@ -23,7 +23,7 @@ inline KeyRange keys_seen(const Attend& a, std::int64_t query, std::int64_t end)
   return {first, a.window > 0 ? std::min(end, query + a.window) : end};
 }
 
-// T is the element type of the vectors and of the rows by_query and by_key.
+// Computes the scores of one Attend operation. T is the element type of the operation's vectors and of the rows by_query and by_key.
 template <class T>
 class AttendScore {
  public:

@@ -20,8 +20,8 @@ namespace pumice {
 struct MatrixShape;   // defined in core/program_check.h
 struct WeightShapes;  // defined in core/program_check.h
 
-// `none` is not a type of device. If the devices could not be listed, the list has an entry of type `none` whose DeviceInfo::why_not says
-// why.
+// `none` is not a type of device. If the devices could not be listed, the list of devices has an entry of this type. Its
+// DeviceInfo::why_not is the reason.
 enum class DeviceType : std::uint8_t { none, cpu, integrated, discrete, virtual_gpu, software, other };
 inline constexpr std::string_view kDeviceTypes[] = {"none", "cpu", "integrated", "discrete", "virtual", "software", "other"};
 constexpr std::string_view name(DeviceType type) { return kDeviceTypes[static_cast<std::size_t>(type)]; }
@@ -42,7 +42,8 @@ struct DeviceInfo {
 
 enum class Compute : std::uint8_t { automatic, float32 };  // float32: a backend must not quantize activations
 
-// Called during a load with the number of bytes loaded so far. The caller knows the total. Calls never overlap in time.
+// A callback that Backend::pack() calls with the number of bytes loaded so far. The total is not an argument, because the code that passes
+// the callback knows it. Calls never overlap in time.
 using Progress = std::function<void(std::uint64_t bytes)>;
 
 // A device's packed weights. They are packed once and shared by all programs of a model.
@@ -57,10 +58,10 @@ class DeviceWeights {
 };
 
 // The data that sequences keep on one device between runs: the pages of all caches of a program, and the program's states. A page is the
-// storage for kPageTokens positions in every cache. A state is what Conv and Scan keep of a sequence after some position. Page numbers are
-// less than the number of reserved pages, and state numbers are less than the number of reserved states; engine/ assigns both to sequences.
-// Nothing is cleared, so a page or a state holds garbage until it is written. A state is written as a whole and then never changed, so
-// several sequences can continue from it.
+// storage for kPageTokens positions in every cache. A state has the values that the program's Conv and Scan operations carry from one
+// position of a sequence to the next. Page numbers are less than the number of reserved pages, and state numbers are less than the number
+// of reserved states; engine/ assigns both to sequences. Nothing is cleared, so a page or a state holds garbage until it is written. A
+// state is written as a whole and then never changed, so several sequences can continue from it.
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
@@ -116,9 +117,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
-  // Packs the matrices that `programs` multiply by or look up rows in, or all matrices if `programs` is empty. The operations of `programs`
-  // also show what each matrix is multiplied by. Uses all threads, checks `cancel` and calls `progress`. prepare() also accepts other
-  // programs that use the same matrices. If the experts of `programs` have more than `expert_bytes` bytes, the backend keeps at most
+  // Packs the matrices that `programs` multiply by or look up rows in, or all matrices if `programs` is empty. How a matrix is packed may
+  // depend on the operations of `programs` that use it. Uses all threads, checks `cancel` and calls `progress`. prepare() also accepts
+  // other programs that use the same matrices. If the experts of `programs` have more than `expert_bytes` bytes, the backend keeps at most
   // `expert_bytes` bytes of experts in memory. Runs then read the other experts from the file when a router chooses them. A backend whose
   // Cost::experts is 0 accepts only kAllExperts.
   virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs,
@@ -137,8 +138,8 @@ class Backend {
   virtual Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const = 0;
   // Returns the largest number k for which the device, with Top, finds the k largest logits of a row faster than the host finds them in the
   // whole row. Returns 0 if the device is never faster. `head` is the matrix whose products are the logits. A step of the model reads
-  // `step_bytes` bytes of weights. A GPU is faster because results reach the host over a bus. A CPU is faster only if it need not read the
-  // whole head (cpu/sketch.h).
+  // `step_bytes` bytes of weights. On a GPU, Top is faster because only its results, and not the whole row, must cross the bus to the host.
+  // On a CPU, Top is faster only if it need not read the whole matrix `head` (cpu/sketch.h).
   virtual std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const {
     static_cast<void>(head), static_cast<void>(step_bytes);
     return 0;

@@ -8,7 +8,8 @@
 
 namespace pumice {
 
-// Tells a run to write the sequence's state to state number `state` of the store after it has computed the segment's first `rows` rows.
+// Tells a run to write the sequence's state to state number `state` of the store after the run has computed the segment's first `rows`
+// rows.
 struct SavedState {
   std::int32_t rows = 0, state = 0;
 };

@@ -26,7 +26,7 @@ void TextPart::append_to(std::string& text) const {
       break;
   }
   std::ostringstream out;  // used because the oldest macOS that wheels support has no std::to_chars() for floats
-  // If memory runs out, the stream then throws std::bad_alloc. Without this line the stream would silently omit text.
+  // With this line, the stream throws std::bad_alloc if memory runs out. Without it, the stream would silently omit text.
   out.exceptions(std::ios::badbit);
   out << real_;
   text += std::move(out).str();

@@ -86,7 +86,7 @@ void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, c
   std::int64_t row = 0;
   while (row + 1 < rows && all_finite(matrix.format, matrix.cols, packed + row * row_bytes(matrix.format, matrix.cols))) ++row;
   row += first;
-  // A matrix with several experts has the name of the first expert's tensor.
+  // The name of a matrix with several experts is that of the first expert's tensor, so the message also has the number of the expert.
   const std::int64_t of_expert = matrix.rows / matrix.experts;
   const std::string where = matrix.experts > 1 ? str(row % of_expert, " of expert ", row / of_expert) : str(row);
   fail(ErrorKind::numeric, matrix.experts > 1 ? "the experts of tensor '" : "tensor '", matrix.name, "' (", name(matrix.format),

@@ -41,8 +41,8 @@ constexpr std::int64_t row_bytes(Format format, std::int64_t cols) { return cols
 std::optional<Format> format_from_gguf(std::uint32_t id);       // returns an empty optional for an unknown id and for kNoGgufId
 std::optional<Format> format_from_name(std::string_view name);  // ignores the case of letters: "q4_k", "F16"
 
-// Unpacks (dequantizes) `n` weights, a multiple of the format's block. Tests compare every kernel with this reference implementation. Its
-// results have the same bits as those of gguf.quants.dequantize in gguf-py.
+// Unpacks (dequantizes) `n` weights. `n` must be a multiple of the number of weights in a block. Tests compare every kernel with this
+// reference implementation. Its results have the same bits as those of gguf.quants.dequantize in gguf-py.
 void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
 
 // pack() packs `n` float weights. For F32, F16 and BF16 it rounds to nearest, ties to even. For quantized formats it searches for the codes

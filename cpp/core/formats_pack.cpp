@@ -56,8 +56,8 @@ void search_row(Format format, const float* weights, const float* column_weights
   });
 }
 
-// Returns the column weights divided by their mean, so that any sum of them stays in the range of a float. Each result is at least 1e-5. A
-// block whose columns all have the weight 0 is then still packed by its squared error.
+// Returns the column weights divided by their mean, so that any sum of them stays in the range of a float. Each result is at least 1e-5, so
+// that a block is packed with a small squared error even if all its columns have the weight 0.
 std::vector<float> evened(std::span<const float> column_weights) {
   double sum = 0;
   for (std::size_t i = 0; i < column_weights.size(); ++i) {

@@ -49,7 +49,8 @@ struct Grid {
   // The largest integer min of a sub-block; the smallest is 0. min_high is 0 if the format has no min, or if the block is one sub-block,
   // whose min can have any sign.
   int min_high;
-  // Candidate k scales the weights so that their largest magnitude (with a min, their range) becomes first + k * step levels.
+  // In candidate k, the scale maps the largest magnitude of the weights to first + k * step levels. If the format has a min, the scale maps
+  // the range of the weights to this number of levels.
   float first, step;
   int steps;
   // Number of trials for the largest scale of the sub-blocks, and for the largest min. In trial i, the largest scale becomes the integer
@@ -156,8 +157,9 @@ Lanes error_of(const Lanes* x, const Lanes* w, const Fit& fit) {
   return error;
 }
 
-// Weighted sums over a sub-block. x are the model's weights, and q the levels that a fit chooses for x. `xq` is the sum of the products x
-// q, and so on; `one` is the sum of the factors w of the squared errors.
+// Sums over the weights of a sub-block. In the sums, x is a weight, q is the level that a fit chooses for x, and w is the factor of the
+// squared error of x. `one` is the sum of w, `q` of w q, `qq` of w q q, `xq` of w x q, and `x` of w x. Formats without a min need only `qq`
+// and `xq`.
 struct Sums {
   Lanes one{}, q{}, qq{}, xq{}, x{};
 };
@@ -268,7 +270,8 @@ Lanes settle(const Lanes* x, const Lanes* w, const Lanes& near_scale, const Lane
   return best_error;
 }
 
-// Calls settle() for all sub-blocks, near the scales and mins in `s`. Returns the errors of the blocks.
+// Calls settle() for all sub-blocks. The scales and mins that `s` has before the call are the near_scale and near_min of settle(). Returns
+// the errors of the blocks.
 template <Format f>
 Lanes settle_all(const Lanes* x, const Lanes* w, Scales<f>& s) {
   Lanes error{};
@@ -339,7 +342,7 @@ Scales<f> choose(const Lanes* x, const Lanes* w) {
     for (int a = 0; a < g.starts; ++a) {
       for (int b = 0; b < (g.affine ? g.starts : 1); ++b) {
         Scales<f> trial;
-        // If scales may be negative, the lowest integer scale has the largest magnitude.
+        // If integer scales may be negative, scale_low has the largest magnitude, so the largest scale becomes scale_low + a.
         trial.d = half(scale / static_cast<float>(g.scale_low < 0 ? g.scale_low + a : g.scale_high - a));
         if (g.affine) trial.dmin = half(min / static_cast<float>(g.min_high - b));
         for (int sub = 0; sub < kSubs<f>; ++sub) {

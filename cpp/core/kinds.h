@@ -24,8 +24,8 @@ enum class RouteScore : std::uint8_t { PUMICE_ROUTE_SCORES(PUMICE_LISTED) };
 #undef PUMICE_LISTED
 
 inline constexpr std::int32_t kPageTokens = 32;  // number of positions in a cache page
-// The largest key_dim and value_dim of Attend. All dimensions from 1 to the largest work; multiples of 16 are fast. In latent attention,
-// keys have 64 columns more than values, so kMaxKeyDim is larger.
+// The largest key_dim and value_dim of Attend. All dimensions from 1 to these numbers are supported; multiples of 16 are fast. In latent
+// attention, keys have 64 columns more than values, so kMaxKeyDim is larger.
 inline constexpr int kMaxKeyDim = 576, kMaxValueDim = 512;
 inline constexpr int kMaxStateDim = 1024;  // the largest key_dim and value_dim of Scan
 inline constexpr int kMaxExperts = 4096;   // the largest number of experts in a mixture

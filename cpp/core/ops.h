@@ -22,8 +22,8 @@ enum class StateId : std::int32_t { none = -1 };
 
 // ---------------------------------------------------------------- slots
 // A slot is an array of float32 rows. Operations read and write views, which are column ranges of slots. For example, q, k and v can be
-// three views of one slot that a single matrix product fills. A slot has one row for each token of the batch, for each segment, or for each
-// selected row (Batch::selected); Rows is this choice.
+// three views of one slot that a single matrix product fills. The Rows of a slot says whether the slot has one row for each token of the
+// batch, for each segment, or for each selected row (Batch::selected).
 enum class Rows : std::uint8_t { tokens, segments, selected };
 struct View {
   std::int32_t slot = -1, col = 0, width = 0;

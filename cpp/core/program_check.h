@@ -14,7 +14,7 @@
 namespace pumice {
 
 // ---------------------------------------------------------------- shapes of weights
-// What the checks need to know about weights. A MatrixShape or VectorShape refers to the name in the Weights that it was made from.
+// The properties of weights that the checks use. `name` refers to the string in the Weights that the shape was made from.
 struct MatrixShape {
   std::string_view name;
   Format format = Format::F32;
@@ -30,7 +30,7 @@ struct VectorShape {
   std::int64_t size = 0;
   std::int64_t indices = 0;  // the result of indices_of() for the vector's values
 };
-// If all values are whole numbers of 0 or more, returns 1 + the largest value; otherwise returns 0.
+// If all values are whole numbers from 0 to kMaxWidth - 1, returns 1 + the largest value; otherwise returns 0.
 std::int64_t indices_of(std::span<const float> values);
 struct WeightShapes {
   std::vector<MatrixShape> matrices;
@@ -65,8 +65,8 @@ struct ProgramFacts {
   // True if an operation needs other rows of its segment but has no cache or state. Segments must then begin at position 0.
   bool keeps_no_past = false;
   std::int64_t positions_limit = INT64_MAX;  // number of rows in the smallest table of position embeddings
-  // The largest Segment::unseen that the program allows: 0 with causal attention, `places`, Conv or Scan; the window with a window; else no
-  // limit.
+  // The largest Segment::unseen that the program allows. It is 0 if the program has causal attention, `places`, Conv or Scan, and otherwise
+  // the window if its attention has one. Without a window there is no limit.
   std::int64_t unseen_limit = INT64_MAX;
   std::vector<bool> used;  // [matrix]: true if the program uses the matrix
   std::vector<Life> slot_lives;

@@ -40,8 +40,9 @@ struct Matrix {
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
   // Number of matrices of equal shape in this matrix, stored one after another: one per expert (Experts) or per head (HeadLinear).
   std::int32_t experts = 1;
-  // Computes what `read` needs to know of all rows. Call `prepare` before the first `read`. Otherwise the first `read` does this work, and
-  // cannot be cancelled meanwhile. Throws ErrorKind::cancelled. Empty for most matrices.
+  // If the rows that `read` returns depend on all rows of the file's matrix, `prepare` reads all these rows once and keeps the results for
+  // `read`. Call `prepare` before the first `read`. Otherwise the first `read` does this work, and cannot be cancelled meanwhile. Throws
+  // ErrorKind::cancelled. Empty for most matrices.
   std::function<void(const Cancel& cancel)> prepare = {};
 };
 
