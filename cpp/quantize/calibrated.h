@@ -1,5 +1,5 @@
-// Packs matrices with regard to the rows that they are multiplied by in given texts. A matrix is packed by feedback (feedback.h) if
-// feedback has the smaller loss on texts that were kept back, and otherwise by the search of pack().
+// Packs matrices for the rows that they are multiplied by in given texts, so that the products with these rows change little. A matrix is
+// packed by feedback (feedback.h) if feedback has a smaller loss on held-out texts than the search of pack(), and otherwise by that search.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace pumice::quantize {
 
-// The sums of products (products.h) of the rows that some matrices are multiplied by.
+// The sums of products (products.h) of the rows that one or more matrices have as their input.
 struct Input {
   explicit Input(std::int64_t cols, std::int64_t most = Products::kMostColumns) : seen(cols, most), held(cols, most) {}
   static std::uint64_t bytes(std::int64_t cols) { return 2 * Products::bytes(cols); }
 
   Products seen;  // sums over the texts for which codes are chosen
-  Products held;  // sums over the texts that were kept back
+  Products held;  // sums over the held-out texts
 };
 
-// The losses of a matrix on the texts that were kept back, with the codes of pack() and with those of feedback.
+// The losses of a matrix on the held-out texts, with the codes of pack() and with the codes of feedback.
 struct Losses {
   double searched = 0, fed_back = 0;
   bool better() const { return fed_back < searched; }  // true if the codes of feedback were used
@@ -41,7 +41,7 @@ class CalibratedPacker {
 
   const Input& input_;
   const FeedbackOptions options_;
-  // The Feedback of block number known_. Later matrices with the same input also use it.
+  // The Feedback of block number known_, or null before the first pack(). It is kept for later matrices with the same input.
   std::unique_ptr<Feedback> feedback_;
   std::size_t known_ = 0;
 };

@@ -1,4 +1,4 @@
-// Sums over the columns of sixteen rows at the same time. Only files of quantize/ include this header.
+// Functions that compute sums over the columns of sixteen rows at the same time. Only files of quantize/ include this header.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct Column {
   search::Lanes row[kVectors];
 };
 
-// Computes sums[c] += sum over j in [0, n) of matrix[j][c] * values[j], for c in [0, count). j ascends in steps of four, so that the sums,
-// which stay in the L1 cache, are read and written only a quarter as often.
+// add_products() computes sums[c] += sum over j in [0, n) of matrix[j][c] * values[j], for c in [0, count). add_rows() adds the products of
+// kAtOnce values of j. With four at once, the sums, which stay in the L1 cache, are read and written only a quarter as often.
 template <int kAtOnce>
 void add_rows(const float* matrix, std::int64_t stride, const Column* values, Column* sums, std::int64_t count) {
   for (std::int64_t c = 0; c < count; ++c) {

@@ -1,9 +1,10 @@
 // V is the upper triangular factor of H = V V'. With V, the loss of a row is the sum of squares of y[c] = sum over j <= c of V[j][c] e[j].
-// If columns are chosen in order, y[c] is smallest if the error e[c] is -(sum over j < c of V[j][c] e[j]) / V[c][c]. This is GPTQ without
-// the inverse of H. If e[c] differs from this value by d, and later columns could be any real numbers, the loss increases by V[c][c]^2 d^2.
+// If the codes of the columns are chosen in order, y[c] is smallest if the error e[c] is -(sum over j < c of V[j][c] e[j]) / V[c][c]. This
+// is GPTQ without the inverse of H. If e[c] differs from this value by d, and later columns could be any real numbers, the loss increases
+// by V[c][c]^2 d^2.
 //
 // Sixteen rows are quantized together, four in each vector. Columns are processed in chunks of up to 256. First the products of the chunk
-// with all columns before it are computed, then the columns of the chunk one by one.
+// with all columns before it are computed. Then the codes of the chunk's columns are chosen one by one.
 #include "quantize/feedback.h"
 
 #include <algorithm>
@@ -51,7 +52,7 @@ class Rows {
     }
   }
 
-  // Processes all columns once. Chooses for each column the level with the least loss, while all other columns keep theirs.
+  // Processes all columns once. Chooses for each column the level with the least loss, while all other columns keep their levels.
   void descend(const Cancel& cancel) {
     for (std::int64_t first = 0; first < cols_; first += kChunk) {
       cancel.check();

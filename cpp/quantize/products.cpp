@@ -14,7 +14,7 @@ using search::kLanes;
 using search::Lanes;
 
 constexpr std::int64_t kTile = 64;                       // number of columns of a tile of H; a job computes one row of tiles
-constexpr std::int64_t kDepth = 128;                     // number of rows whose columns of two tiles are copied together (64 KB)
+constexpr std::int64_t kDepth = 128;                     // number of rows of x in a panel; the panels of two tiles take 64 KB
 constexpr std::int64_t kDown = 4, kAcross = 2 * kLanes;  // a block of kDown x kAcross numbers of H is in registers at the same time
 
 // Copies columns [first, first + kTile) of `rows` rows. Columns from `cols` on become zeros.
@@ -50,7 +50,7 @@ void add_panels(const float* down, const float* across, std::int64_t rows, float
   }
 }
 
-// Adds to the tile at (row, col) of H the products of its columns over `rows` rows of x.
+// Updates the tile at (row, col) of H. Computes H[row + i][col + j] += sum over `rows` rows r of x[r][row + i] * x[r][col + j].
 void add_tile(Products::Block& block, std::int64_t row, std::int64_t col, const float* x, std::int64_t rows, std::int64_t stride,
               const Cancel& cancel) {
   std::vector<float> down(kDepth * kTile), across(kDepth * kTile), tile(kTile * kTile);

@@ -11,8 +11,8 @@
 
 namespace pumice::quantize {
 
-// H of some input rows. If the rows have more than kMostColumns columns, only square blocks on the diagonal of H are computed, and the
-// numbers outside these blocks are left out.
+// The matrix H of some input rows. If the rows have more than kMostColumns columns, only square blocks on the diagonal of H are computed,
+// and the numbers outside these blocks are left out.
 class Products {
  public:
   static constexpr std::int64_t kMostColumns = 8192;  // largest number of columns of a block; such a block takes 256 MiB
@@ -33,8 +33,8 @@ class Products {
   static std::uint64_t bytes(std::int64_t cols);  // returns the number of bytes of all blocks
 
   // Adds `rows` rows, which are `stride` floats apart. The bits of the sums do not depend on the order in which `parallel` runs its jobs,
-  // but on the division of the rows into calls. If `cancel` is requested, throws ErrorKind::cancelled within 100 ms, and the sums are then
-  // not defined.
+  // but they depend on how the rows are divided into calls of add(). If `cancel` is requested, throws ErrorKind::cancelled within 100 ms,
+  // and the sums are then not defined.
   void add(const float* x, std::int64_t rows, std::int64_t stride, const Parallel& parallel, const Cancel& cancel);
 
  private:
