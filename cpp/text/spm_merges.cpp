@@ -150,7 +150,8 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   const auto more_urgent = [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; };
   std::stable_sort(by_urgency.begin(), by_urgency.end(), more_urgent);
 
-  // Decodes the characters of all tokens in one pass and in file order, because the texts are scattered in memory.
+  // Decodes the characters of all tokens in one pass, in file order. The loop below visits the tokens in order of length. If it read the
+  // texts themselves, it would jump through memory, because they are scattered there.
   struct Text {
     std::size_t first, size;
     std::int32_t rank;
