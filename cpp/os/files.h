@@ -1,4 +1,4 @@
-// Calls on files that differ between operating systems. All other calls on files are POSIX.
+// Operations on files that each operating system does in its own way. All other operations on files use POSIX calls.
 #pragma once
 
 #include <sys/stat.h>

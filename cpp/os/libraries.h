@@ -7,7 +7,8 @@
 
 namespace pumice::os {
 
-// Returns flags of dlopen() for a library whose symbols must not be replaced by those of another copy that the process has loaded globally.
+// Returns the flags of dlopen() with which a library uses its own symbols, even if the process has globally loaded another copy of the
+// library.
 int open_alone_flags();
 
 // Returns the path of the program that this process runs, or an empty path if it is unknown.

@@ -23,7 +23,8 @@ struct ArmInstructions {
 ArmInstructions arm_instructions();
 
 struct Memory {
-  // Numbers of bytes of the machine, or of the cgroup if those are less. `free` is at most the result of address_space_left().
+  // Numbers of bytes of memory in the machine, or in the cgroup if the cgroup has less. `free` is at most the result of
+  // address_space_left().
   std::uint64_t total = 0, free = 0;
 };
 Memory memory();

@@ -146,7 +146,7 @@ Memory cgroup_memory(const std::string& root) {
     const auto limit = number(*limit_text), used = number(*used_text);
     // "max" (version 2) or a huge number (version 1) means that there is no limit
     if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;
-    // Cached file pages count as used memory, but the system frees them on demand.
+    // The cgroup counts cached file pages as used memory. They count as free here, because the system frees them on demand.
     std::uint64_t cached = 0;
     if (const auto stat = text_of(folder + "/memory.stat")) cached = field(*stat, cache_key).value_or(0);
     const std::uint64_t held = *used > cached ? *used - cached : 0;

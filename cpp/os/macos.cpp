@@ -67,7 +67,7 @@ Memory memory() {
   vm_statistics64_data_t pages{};
   mach_msg_type_number_t words = HOST_VM_INFO64_COUNT;
   if (::host_statistics64(host, HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&pages), &words) == KERN_SUCCESS) {
-    // Inactive pages are the first pages that the system reuses when it needs memory.
+    // Inactive pages count as free, because they are the first pages that the system reuses when it needs memory.
     const std::uint64_t count = std::uint64_t{pages.free_count} + pages.inactive_count;
     memory.free = std::min(memory.total, count * page_bytes());
   }
@@ -83,7 +83,7 @@ std::string huge_pages() { return "none"; }
 // ---------------------------------------------------------------- threads
 void name_this_thread(const char* name) { ::pthread_setname_np(name); }
 
-// Without this class, the system may move a thread to the efficiency cores.
+// Without this quality-of-service class, the system may move the thread to the efficiency cores.
 void expect_work_on_this_thread() { ::pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0); }
 
 ThreadClock ThreadClock::of_this_thread() {
@@ -157,8 +157,8 @@ std::filesystem::path program() {
   return ::_NSGetExecutablePath(path.data(), &bytes) == 0 ? std::filesystem::canonical(path.data(), ignored) : std::filesystem::path();
 }
 
-// First the loader of the Vulkan SDK, then MoltenVK without a loader. The full paths are needed because dlopen() does not search Homebrew's
-// folder on Apple silicon.
+// The names are those of the loader of the Vulkan SDK and, after them, those of MoltenVK, which works without a loader. The full paths are
+// needed because dlopen() does not search Homebrew's folder on Apple silicon.
 VulkanLoader vulkan_loader() {
   static constexpr const char* kNames[] = {
       "libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib",
