@@ -1,6 +1,6 @@
-// Divides the attention of one batch, for all layers with one AttendShape, into tasks. A unit is some query rows of one segment with one kv
-// head. The keys of a unit are processed chunk by chunk. If there are few units with many chunks (for example one row with a long past),
-// each chunk of a unit is a task of its own, and MergeStep merges the results.
+// Divides the attention of one batch, for all layers with one AttendShape, into tasks. A unit is the attention of some query rows of one
+// segment to one kv head. The keys of a unit are processed chunk by chunk. If there are few units with many chunks (for example one row
+// with a long past), each chunk of a unit is a task of its own, and MergeStep merges the results.
 #pragma once
 
 #include <cstdint>

@@ -145,8 +145,9 @@ class Blas::OneThreadHere {
   unsigned before_ = 0;
 };
 
-// Computes one panel, transposed: out[cols][height]. With this layout, all rows of a panel get equal bits up to a larger number of rows:
-// OpenBLAS 0.3.34 with its Haswell kernels allows 16 rows, and with out[height][cols] only 11.
+// Computes one panel, transposed: out[cols][height]. Equal rows must get equal bits at every position in a panel (computes()). With this
+// layout, that holds for higher panels. OpenBLAS 0.3.34 with its Haswell kernels allows panels of 16 rows, but with out[height][cols] only
+// 11 rows.
 void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
                  std::int64_t height, float* out) const {
   const Buffer buffer(*buffers_);

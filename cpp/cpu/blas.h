@@ -36,7 +36,7 @@ class Blas {
   // if there is room for the buffer. Otherwise the thread throws an error.
   struct Buffers {
     // `inside` is the number of threads that compute now. `admitted` is the number of buffers that exist or are promised to a thread.
-    // `coming` is the number of promised buffers that may not be mapped yet.
+    // `coming` is the number of promised buffers that might not be mapped yet.
     std::atomic<int> inside{0}, admitted{0}, coming{0};
   };
 

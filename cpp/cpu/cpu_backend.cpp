@@ -76,7 +76,7 @@ class CpuBackend final : public Backend {
     cost.page = cache_page_bytes(program.caches, format);
     cost.state = state_bytes(program.states);
     if (rows == 0) return cost;
-    // The scratch memory is that of a batch with one text of `rows` tokens, all of whose rows are selected.
+    // The scratch memory is computed for a batch that has one text of `rows` tokens and selects all its rows.
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
     const std::vector<std::int32_t> selected(plan.facts.takes_selected ? static_cast<std::size_t>(rows) : 0);
     Batch batch;

@@ -9,8 +9,8 @@
 namespace pumice::cpu {
 namespace {
 
-// For each layer, recent steps have weights that are summed per expert. At each new step, the weights of all earlier steps are multiplied
-// by kFade.
+// Factor by which the weights of all earlier steps of a layer are multiplied at each new step. A new step has the weight 1. For each
+// expert, ExpertCache adds up the weights of the steps that chose the expert (Layer::chosen).
 constexpr float kFade = 0.98f;
 
 // The layout of one expert in the cache. All matrices of the expert are in one unit; `bytes` is the size of the unit, `at` the offset of
@@ -34,9 +34,9 @@ UnitShape unit_of(const ExpertLayer& layer, const WeightShapes& weights) {
   return unit;
 }
 
-// The experts that have equal sizes, in all layers.
+// All experts of one size, in all layers.
 struct SizeClass {
-  // `all`: bytes of all these experts; `least`: bytes of the experts of the layer that has the most of them
+  // `all` is the number of bytes of all these experts. `least` is the largest number of bytes that the experts of one layer have.
   std::uint64_t all = 0, least = 0;
 };
 std::map<std::uint64_t, SizeClass> size_classes(std::span<const ExpertLayer> layers, const WeightShapes& weights) {

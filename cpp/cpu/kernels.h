@@ -81,8 +81,8 @@ struct FixedKernels {
 // sets, the codes are 16-bit words (FixedRows with one scale and one start for each row and kByteBlock columns). Both kinds of kernels
 // compute the same integers.
 inline constexpr int kByteBlock = 64;
-// A block's scale is chosen so that, before rounding, two codes are kByteSteps apart: the code of the block's smallest value (or of 0 if no
-// value is below 0), and the code of its largest value (or of 0 if no value is above 0). kByteSteps is less than 255, because both codes
+// Distance, before rounding, between the code of a block's smallest value (or of 0 if no value is below 0) and the code of its largest
+// value (or of 0 if no value is above 0). The block's scale is chosen for this distance. The distance is less than 255, because both codes
 // may be rounded outwards.
 inline constexpr std::int32_t kByteSteps = 254;
 
@@ -213,7 +213,8 @@ struct ScanGates {
   float step_bias, rate, floor, strength;
 };
 
-// Rows of one head's Scan, and 16 columns of its state. These columns are called a strip. A strip has 16 numbers for each of key_dim rows.
+// The arguments of RowKernels::scan(), which computes rows of Scan for one head and for 16 columns of the head's state. These columns are
+// called a strip. A strip has 16 numbers for each of key_dim rows.
 struct ScanCall {
   const float *q, *k, *v;                     // values of the first row; v points to the strip's first column
   std::int64_t q_stride, k_stride, v_stride;  // in floats, between rows
@@ -309,7 +310,8 @@ struct Kernels {
 // PUMICE_ISA names an instruction set, returns the kernels of that set. Throws invalid_argument if the name is unknown or if this machine
 // cannot run the instruction set. The choice is made only once.
 const Kernels& kernels();
-// Returns all names, "scalar" first. All other lists of instruction sets are made from this list.
+// Returns the names of all instruction sets of this processor family, "scalar" first. All other lists of instruction sets are made from
+// this list.
 std::span<const char* const> known_isas();
 // Returns null if the name is unknown or if this machine cannot run the instruction set. Used by tests and doctor().
 const Kernels* kernels_for(const char* isa);

@@ -184,7 +184,7 @@ struct SlotPlace {
   // Index in CpuPlan::areas. -1 for the output slot, which is in the caller's memory, and for a slot that nothing uses.
   std::int32_t area = -1;
 };
-// The place of float rows in scratch memory, one row for each pair of a row and one of its experts.
+// The place of float rows in scratch memory, one for each pair. A pair is a token's row and one of the experts that this row has chosen.
 struct PairPlace {
   std::int32_t chosen = 0;  // number of pairs per row
   std::int64_t stride = 0;  // number of floats from one pair to the next

@@ -205,7 +205,7 @@ void PackedWeights::make_sketches(Team& team, const Cancel& cancel) {
     if (matrix.sketch == nullptr) continue;
     const std::int64_t groups = matrix.groups_each(), bytes = sketch_group_bytes(matrix.cols);
     const std::int64_t each = std::max<std::int64_t>(1, kSketchJobWeights / (kGroupRows * matrix.cols)), jobs = ceil_div(groups, each);
-    for (std::int64_t begin = 0; begin < jobs; begin += kSketchJobs) {  // in short turns, like pack()
+    for (std::int64_t begin = 0; begin < jobs; begin += kSketchJobs) {  // in short turns, so that other callers can run jobs in between
       team.parallel(
           std::min(kSketchJobs, jobs - begin),
           [&](std::int64_t i, int) {

@@ -21,7 +21,7 @@ Fetches measured_fetches();  // returns the best prefetch distances for this pro
 // of these losses). On Zen 4, the speed with these distances is within a tenth of the best for every format and for 1 to 8 tokens.
 inline constexpr Fetches kUnmeasured{.two = {8192, false}, .more = {8192, false}};
 
-// For loops that wait for another thread. Lets the other hardware thread of the core run, and saves energy.
+// Called in loops that wait for another thread. Lets the other hardware thread of the core run, and saves energy.
 void pause_briefly();
 
 // While a FloatMode exists, its thread rounds to nearest and keeps denormals. The caller's thread may have another setting, because some

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kBlock = kQuantBlock;
 constexpr std::int64_t kBlockBytes = info(Format::Q5_0).block_bytes;
-constexpr double kNormRatio = 24;  // |w| / |e| is about 20 in Q8_0 and in floats, so |e| is nearly always the larger term of n (sketch.h)
+// Divisor of |w| in the norm n (sketch.h). |w| / |e| is about 20 in Q8_0 and in floats, so |e| is nearly always the larger term of n.
+constexpr double kNormRatio = 24;
 // Largest allowed magnitude of activations. Their products with weights up to 1e6 are then far below the largest float.
 constexpr float kLargest = 1e15f;
 
@@ -131,9 +132,10 @@ void store_factors(const double* factors, std::int64_t count, std::int64_t block
 }  // namespace
 
 // ---------------------------------------------------------------- when a sketch saves time
-// The numbers follow from measurements on Zen 4 of the speed with the sketch, relative to the whole product. Q8_0 with 262,144 ids: 1.2
-// times for one logit, 1.1 times for four, no gain for eight or more. F16 with 262,144 ids: 2.6 times for one logit, 1.6 times for twenty.
-// F16 with 49,152 ids: 1.6 times for one logit, and slower for four.
+// Returns the number of ids that a head must have for each logit that is searched for, or 0 if a sketch of this format saves no time. The
+// numbers are chosen from the speeds with the sketch that were measured on Zen 4, relative to the speed of the whole product. For Q8_0 with
+// 262,144 ids, the speed was 1.2 times for one logit, 1.1 times for four, and no higher for eight or more. For F16 with 262,144 ids, it was
+// 2.6 times for one logit and 1.6 times for twenty. For F16 with 49,152 ids, it was 1.6 times for one logit, and lower for four.
 std::int64_t ids_for_each_rank(Format format) {
   switch (format) {
     case Format::F32:
@@ -162,8 +164,8 @@ MatrixId sketched_by(const Program& program, std::size_t op, const WeightShapes&
   const auto* linear = std::get_if<Linear>(&program.ops[op]);
   const auto* top = std::get_if<Top>(&program.ops[op + 1]);
   if (linear == nullptr || top == nullptr || top->logits != linear->out || linear->parts.size() != 1) return MatrixId::none;
-  // Other operations between the product and the logit might change the order of the logits. Without `precise`, activations may be rounded
-  // to coarser codes than factor_of() assumes.
+  // Only a product that needs no other operations can use a sketch, because other operations might change the order of the logits. The
+  // product must be `precise`, because activations may otherwise be rounded to coarser codes than factor_of() assumes.
   const LinearPart& part = linear->parts.front();
   const bool keeps_order = part.bias == VectorId::none && !linear->residual && linear->activation == Activation::none &&
                            linear->softcap == 0 && linear->scale > 0 && linear->precise;

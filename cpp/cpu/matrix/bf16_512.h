@@ -2,7 +2,6 @@
 // ascending order. In each pair, the product of the second column is added first, then the product of the first column. Each of the two
 // additions rounds once. Numbers whose magnitude is below 2^-126 count as zeros.
 //
-//
 // Weights are read directly from the group. Registers hold the sums of one group times up to 24 tokens, so one permutation, which forms
 // pairs of columns, serves up to 24 products. Each activation is rounded once per call. The alternative, writing the pairs to a panel again
 // for every 24 tokens, took longer than the products themselves.

@@ -43,9 +43,9 @@ struct FixedBlock : WordBlock<kFixedBlock> {
 };
 static_assert(sizeof(FixedBlock) % 64 == 0);
 
-// A block of weights with 8-bit codes, in a layout that all instruction sets use. Codes are stored in sets of four columns, the order that
-// instructions need which multiply bytes. The integer sums start at values from `minus_sum` in products with bytes (ByteRows), and at
-// `start` in products with 16-bit codes (FixedRows).
+// A block of weights with 8-bit codes, in a layout that all instruction sets use. Codes are stored in sets of four columns, because
+// instructions that multiply bytes need this order. The integer sums start at values from `minus_sum` in products with bytes (ByteRows),
+// and at `start` in products with 16-bit codes (FixedRows).
 struct ByteBlock {
   static constexpr int kColumns = kByteBlock;
   float scale[kGroupRows];

@@ -322,7 +322,8 @@ struct Traits<Format::F8_E4M3> {
   static constexpr std::int64_t run_bytes = 64 + 16 * run;
 };
 inline constexpr float kSumUnit = 0x1p-60f;
-// run_at() returns the offset in a group of the scales of column k's run. plane_at() returns the offset of the plane of column k.
+// Both functions return offsets in a group. run_at() returns the offset of the scales of the run that contains column k. plane_at() returns
+// the offset of the plane that contains column k.
 constexpr std::int64_t run_at(std::int64_t k) { return k / Traits<Format::F8_E4M3>::run * Traits<Format::F8_E4M3>::run_bytes; }
 constexpr std::int64_t plane_at(std::int64_t k) { return run_at(k) + 64 + k % Traits<Format::F8_E4M3>::run / 4 * 64; }
 

@@ -39,7 +39,8 @@ struct Quantized512 {
   static constexpr Layout l = Traits<F>::layout;
 
   // ---------------------------------------------------------------- integer codes
-  // If codes are indices of a table or have 8 bits, the unsigned code is value + value_offset.
+  // The number that is added to a value to make it an unsigned code, if codes are indices of a table or have 8 bits. For other formats the
+  // number is 0, because their codes are already unsigned.
   static constexpr int value_offset = l.low == 8 ? 128 : l.table != Table::none ? largest_of(l.table) : 0;
   static constexpr int offset = value_offset == 0 ? l.offset : V::kSignedCodes ? 0 : value_offset;
   static constexpr int quads = 8 / l.subs;  // number of quads in one sub-block, whose products are added to one integer sum

@@ -440,7 +440,7 @@ struct QuantizedAvx2 {
     return _mm256_mullo_epi16(all, _mm256_set1_epi16(-offset));
   }
 
-  // Fills `tile` with `count` tokens of x, starting with token `first`. If the tile has more tokens, they become zeros.
+  // Fills `tile` with `count` tokens of x, starting with token `first`. The other tokens of the tile become zeros.
   static void fill_tile_x(const QuantRows& x, std::int64_t first, int count, std::int64_t block, int blocks, TileX& tile) {
     for (int b = 0; b < blocks; ++b) {
       const std::int64_t row = (block + b) * x.rows + first;

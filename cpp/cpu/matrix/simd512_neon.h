@@ -97,7 +97,7 @@ struct NeonDot {
   PUMICE_OPERATION Ints bit_xor(Ints a, Ints b) {
     return each<Ints>([&](int i) { return veorq_u8(a.v[i], b.v[i]); });
   }
-  // The shifts shift bytes, so no mask is needed if the bits end at the highest bit of a byte.
+  // The instructions shift each byte by itself, so no mask is needed if the bits end at the highest bit of a byte.
   template <int kFrom, int kCount, int kTo>
   PUMICE_OPERATION Ints bits(Ints v) {
     return each<Ints>([&](int i) {

@@ -67,7 +67,7 @@ struct DotTile {
   [[gnu::always_inline]] static float32x4_t of_tokens(const float* numbers, int p) { return vdupq_n_f32(numbers[p]); }
   [[gnu::always_inline]] static int32x4_t of_tokens(const std::int32_t* numbers, int p) { return vdupq_n_s32(numbers[p]); }
 
-  // Float sums in memory have 16 rows for each token.
+  // Loads float sums from memory, where each token has sums of 16 rows.
   template <int P>
   [[gnu::always_inline]] static void load_sums(const float (*sums)[16], float32x4_t (&out)[kRowVectors][P]) {
 #pragma GCC unroll 4

@@ -21,8 +21,8 @@ struct Mask {
 struct Lanes {
   using Bits = avx512::Bits;
   using Mask = avx512::Mask;
-  // Eight independent chains are enough to hide the latency of multiply-adds, two of which start in each cycle. The 32 registers have room
-  // for twice as many.
+  // Number of vectors of sums. Eight independent chains of multiply-adds are enough to hide their latency if two multiply-adds start in
+  // each cycle. The 32 registers have room for twice as many.
   static constexpr int kAccumulators = 8;
   static constexpr bool kRegisters = true;
   __m512 v;

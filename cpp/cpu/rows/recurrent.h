@@ -30,7 +30,7 @@ void scan_gates(const ScanGates& call, Int rows, float* decay, float* gain) {
       step[i] = call.step[(first + i) * call.step_stride];
       if (call.beta) beta[i] = call.beta[(first + i) * call.beta_stride];
     }
-    // max() returns NaN if its second argument is NaN.
+    // If the second argument of max() is NaN, max() returns NaN. A NaN in `step` is therefore not replaced by `floor`.
     const Lanes dt = max(Lanes::set(call.floor), softplus(Lanes::load(step) + Lanes::set(call.step_bias)));
     store(decay + first, exp(Lanes::set(call.rate) * dt), count);
     store(gain + first, call.beta ? sigmoid(Lanes::load(beta)) * Lanes::set(call.strength) : dt, count);

@@ -12,9 +12,10 @@ namespace pumice::cpu {
 // Number of floats in one task of a step that works row by row. Such a task takes 2 to 5 us.
 inline constexpr std::int64_t kTaskFloats = 16 * 1024;
 
-// The next four constants are for products. bench/ops_bench.cpp divides its products in the same way.
+// The next five constants are for products. bench/ops_bench.cpp divides its products in the same way.
 
-// If a product has at most this many rows, the time to read weights limits its speed, and one task computes all rows.
+// Largest number of token rows of a narrow product. The time to read weights limits the speed of such a product, and one task computes all
+// rows.
 inline constexpr std::int64_t kNarrowRows = 8;
 // Largest number of token rows in one task of a product. It is a multiple of 4 and of 6, the numbers of rows in the kernels' tiles.
 inline constexpr std::int64_t kBlockRows = 96;

@@ -77,7 +77,8 @@ class PartProduct {
   const std::int64_t expert_;
 };
 
-// Returns the largest number of outputs, in whole groups and at most `outputs`, whose `rows` rows fit into a tile of kTileFloats floats.
+// Returns the largest number of outputs for which `rows` rows fit into a tile of kTileFloats floats. The result is a multiple of
+// kGroupRows, or `outputs` if that is less.
 inline std::int64_t tile_width(std::int64_t outputs, std::int64_t rows) {
   return std::min(outputs, kTileFloats / rows / kGroupRows * kGroupRows);
 }

@@ -1,7 +1,7 @@
 // Products of activations with weights. A task multiplies a block of token rows by a block of weight groups from one part (ProductPart).
 // Consecutive tasks have the same block of rows and different blocks of groups. Threads that work at the same time therefore read the same
-// rows, which are larger than the weights of a task. If there are few rows, the time to read weights limits the speed, so each thread runs
-// consecutive tasks.
+// rows, which take more bytes than the weights of a task. If there are few rows, the time to read weights limits the speed, so each thread
+// runs consecutive tasks.
 #include <climits>
 #include <cstring>
 

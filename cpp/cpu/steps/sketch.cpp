@@ -1,4 +1,4 @@
-// The product of a head of which only the largest logits are needed, with the sketch of the matrix (cpu/sketch.h):
+// The steps that compute the largest logits of a head by means of the sketch of the head's matrix (cpu/sketch.h):
 // - BoundsStep writes an upper bound of each logit in place of the logit.
 // - SeedsStep computes the logits with the largest bounds. The k-th largest of these logits is the threshold, because the k largest of all
 //   logits are at least as large.
@@ -61,7 +61,7 @@ struct SketchRows {
     seeds = reinterpret_cast<Seed*>(at);
   }
   Seed& seed(std::int64_t row, std::int64_t slice) const { return seeds[row * kSketchSlices + slice]; }
-  // The element behind the thresholds; 1 if all rows of activations have bounds.
+  // The element behind the thresholds. It is 1 if all rows of activations have bounds, and otherwise 0.
   float& bounded() const { return thresholds[codes.rows]; }
 
   QuantRows codes;

@@ -45,7 +45,7 @@ PUMICE_STEP(SelectStep)
 PUMICE_STEP(PoolStep)
 PUMICE_STEP(LogProbStep)
 PUMICE_STEP(TopStep)
-// sketch.cpp has the product of a head of which only the largest logits are needed
+// sketch.cpp has the steps that compute the largest logits of a head by means of a sketch
 PUMICE_STEP(SketchActivationsStep)
 PUMICE_STEP(BoundsStep)
 PUMICE_STEP(SeedsStep)
