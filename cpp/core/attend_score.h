@@ -27,7 +27,7 @@ inline KeyRange keys_seen(const Attend& a, std::int64_t query, std::int64_t end)
 template <class T>
 class AttendScore {
  public:
-  // The pointers are to the values of the operation's vectors. A pointer is null if the operation does not have that vector.
+  // The pointers point to the values of the operation's vectors. A pointer is null if the operation does not have that vector.
   AttendScore(const Attend& a, const T* bias, const T* slopes, const T* places) : a_(a), bias_(bias), slopes_(slopes), places_(places) {}
 
   // Returns the score of `key` for `query` in one head. `query` and `key` are positions. `product` is the dot product of their q and k rows
