@@ -38,7 +38,7 @@ std::uint64_t number_of(const char* name) {
 }  // namespace
 
 // ---------------------------------------------------------------- limits
-// macOS has neither affinity masks nor quotas of processors.
+// macOS has neither affinity masks nor quotas of processors, so this process may use all active processors.
 int allowed_cpus() { return std::max(1, static_cast<int>(number_of("hw.activecpu"))); }
 
 int usable_cpus() { return allowed_cpus(); }
@@ -75,7 +75,7 @@ Memory memory() {
   return memory;
 }
 
-// macOS does not enforce limits of address space.
+// Returns an empty optional, because macOS does not enforce limits of address space.
 std::optional<std::uint64_t> address_space_left() { return std::nullopt; }
 
 std::string huge_pages() { return "none"; }
