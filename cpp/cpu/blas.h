@@ -50,9 +50,9 @@ class Blas {
   std::string path_, config_;
 };
 
-// Returns null if the library cannot be used; blas_why_not() then returns the reason. The library is the system's, or the file
-// libpumiceopenblas.so in the folder of this module. The environment variable PUMICE_BLAS can be the path of another library, whose
-// cblas_sgemm must take 32-bit integers. If PUMICE_BLAS is "none", no library is used.
+// Returns the BLAS library. Returns null if the library cannot be used; blas_why_not() then returns the reason. The library is the
+// system's, or the file libpumiceopenblas.so in the folder of this module. The environment variable PUMICE_BLAS can be the path of another
+// library, whose cblas_sgemm must take 32-bit integers. If PUMICE_BLAS is "none", no library is used.
 const Blas* blas();
 const std::string& blas_why_not();
 const char* blas_name();  // name of the library that is used without PUMICE_BLAS: "OpenBLAS" or "Accelerate"

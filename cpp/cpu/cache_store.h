@@ -10,8 +10,8 @@
 
 namespace pumice::cpu {
 
-// The state of Scan is stored head after head, and each head in strips of 16 columns. A strip has 16 numbers for each row, row after row,
-// so one task works on one contiguous strip. Columns beyond the last column are zeros.
+// Number of columns in a strip of a state. The state of Scan is stored head after head, and each head in strips. A strip has 16 numbers for
+// each row, row after row, so one task works on one contiguous strip. Columns beyond the last column are zeros.
 inline constexpr std::int32_t kStripCols = 16;
 constexpr std::int64_t strips_of(std::int32_t cols) { return (cols + kStripCols - 1) / kStripCols; }
 

@@ -36,7 +36,8 @@ UnitShape unit_of(const ExpertLayer& layer, const WeightShapes& weights) {
 
 // All experts of one size, in all layers.
 struct SizeClass {
-  // `all` is the number of bytes of all these experts. `least` is the largest number of bytes that the experts of one layer have.
+  // `all` is the number of bytes of all these experts. `least` is the number of bytes of the experts of one layer, for the layer with the
+  // most such bytes.
   std::uint64_t all = 0, least = 0;
 };
 std::map<std::uint64_t, SizeClass> size_classes(std::span<const ExpertLayer> layers, const WeightShapes& weights) {
@@ -100,7 +101,7 @@ ExpertCache::ExpertCache(std::vector<ExpertLayer> layers, std::vector<Matrix> so
     fail(ErrorKind::out_of_memory, "a cache of ", bytes, " bytes for experts is too small: the experts of one layer take ", total.least,
          " bytes");
   }
-  // Each pool gets its least number of bytes, and a part of the remaining bytes.
+  // Each pool gets the number of bytes that it needs at least (SizeClass::least), and a part of the remaining bytes.
   std::map<std::uint64_t, std::uint64_t> taken;
   std::uint64_t needed = 0;
   const double rest = static_cast<double>(bytes - total.least) / static_cast<double>(std::max<std::uint64_t>(1, total.all - total.least));

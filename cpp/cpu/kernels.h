@@ -161,9 +161,9 @@ struct Query {
   const float *by_query = nullptr, *by_key = nullptr;
 };
 
-// Attention processes keys in chunks of 256. Chunk c always consists of positions [256 c, 256 c + 256). For each query, a chunk has a
-// partial result of value_dim + 2 floats: the maximum score, the sum of exp(score - maximum), and the sum of the values weighted with
-// exp(score - maximum). merge() combines the partial results in the order of the chunks.
+// Number of keys in a chunk. Attention processes keys chunk by chunk, and chunk c always consists of positions [256 c, 256 c + 256). For
+// each query, a chunk has a partial result of value_dim + 2 floats: the maximum score, the sum of exp(score - maximum), and the sum of the
+// values weighted with exp(score - maximum). merge() combines the partial results in the order of the chunks.
 inline constexpr int kChunkKeys = 256;
 inline constexpr int kMaxQueries = 16;  // maximum number of queries in one call of attend()
 

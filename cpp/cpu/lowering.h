@@ -211,13 +211,13 @@ struct QuantizedPlace {
   std::int64_t row_bytes() const;
 };
 
-// The place of a row's codes for a product with a sketch, and of the results of the sketch's steps.
+// The area of scratch memory for a product with a sketch. It has the codes of each row and the results of the steps (Sketching).
 struct SketchPlace {
   std::int64_t cols = 0;   // number of columns of the sketch
   std::int32_t area = -1;  // index in CpuPlan::areas
 };
 inline constexpr std::int64_t kSketchSlices = 512;  // the largest number of slices of a head; each slice is one task
-inline constexpr std::int64_t kSketchedRows = 8;    // a run with more rows does not use the sketch
+inline constexpr std::int64_t kSketchedRows = 8;    // the largest number of rows of a run that uses the sketch
 std::int64_t sketch_row_bytes(std::int64_t cols);   // returns the bytes per row of an area for a sketch's steps
 
 // The properties of an Attend, apart from the batch, that determine how its work is divided into tasks. Layers with equal properties share

@@ -52,7 +52,8 @@ Packing packing_of(const MatrixShape& matrix) {
 
 std::int64_t group_bytes_of(const MatrixShape& matrix) {
   const FormatInfo& format = info(matrix.format);
-  // No model has 2^31 rows or columns. With fewer rows and columns, none of the later sums overflows 64 bits.
+  // Matrices with 2^31 rows or columns are refused, because with fewer rows and columns none of the later sums overflows 64 bits. No model
+  // has so many.
   if (matrix.rows < 1 || matrix.cols < 1 || matrix.rows > INT32_MAX || matrix.cols > INT32_MAX || matrix.cols % format.block != 0) {
     fail(ErrorKind::unsupported_model, "tensor '", matrix.name, "' (", format.name, ") has ", matrix.rows, " rows of ", matrix.cols,
          " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);

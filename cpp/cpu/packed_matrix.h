@@ -55,7 +55,7 @@ struct PackedMatrix {
   std::int64_t expert_bytes() const;                                              // bytes of one expert's matrix
   // Returns the address of one expert's matrix. If the matrix is in an ExpertCache, the expert must be in memory (ExpertPass).
   const std::uint8_t* expert(std::int64_t e) const { return cached ? cached[e] + cached_at : data + e * expert_bytes(); }
-  // Must not be called for matrices in an ExpertCache.
+  // Writes one row of the matrix to `out` as floats. Must not be called for matrices in an ExpertCache.
   void unpack_row(std::int64_t row, float* out) const;
 };
 
@@ -77,7 +77,7 @@ struct Panel {
   std::int32_t expert;
   std::int64_t first_group, groups, bytes;  // bytes: number of bytes of the source rows
 };
-// Adds the panels of one expert's matrix.
+// Appends the panels of one expert's matrix to `panels`.
 void add_panels(std::vector<Panel>& panels, std::size_t matrix, const PackedMatrix& packed, std::int32_t expert);
 
 // The buffers that one thread uses to pack panels.

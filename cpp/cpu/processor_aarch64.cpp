@@ -1,4 +1,5 @@
-// AArch64, the 64-bit ARM architecture. The Arm Architecture Reference Manual (DDI 0487) describes the registers and instructions.
+// The functions of processor.h for AArch64, the 64-bit ARM architecture. The Arm Architecture Reference Manual (DDI 0487) describes the
+// registers and instructions.
 #if defined(__aarch64__)
 
 #include "cpu/processor.h"

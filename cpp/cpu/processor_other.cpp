@@ -1,4 +1,5 @@
-// Processor families without a file of their own. They run the scalar kernels in the float mode of the caller's thread.
+// The functions of processor.h for processor families without a file of their own. These families run the scalar kernels in the float mode
+// of the caller's thread.
 #if !defined(__x86_64__) && !defined(__aarch64__)
 
 #include "cpu/processor.h"

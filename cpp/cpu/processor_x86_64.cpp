@@ -1,4 +1,4 @@
-// x86-64. Intel SDM volume 2 and AMD APM volume 3 describe CPUID and XGETBV.
+// The functions of processor.h for x86-64. Intel SDM volume 2 and AMD APM volume 3 describe CPUID and XGETBV.
 #if defined(__x86_64__)
 
 #include <cpuid.h>

@@ -164,8 +164,8 @@ MatrixId sketched_by(const Program& program, std::size_t op, const WeightShapes&
   const auto* linear = std::get_if<Linear>(&program.ops[op]);
   const auto* top = std::get_if<Top>(&program.ops[op + 1]);
   if (linear == nullptr || top == nullptr || top->logits != linear->out || linear->parts.size() != 1) return MatrixId::none;
-  // Only a product that needs no other operations can use a sketch, because other operations might change the order of the logits. The
-  // product must be `precise`, because activations may otherwise be rounded to coarser codes than factor_of() assumes.
+  // The only operation on the results of the product may be a positive scale, because other operations might change the order of the
+  // logits. The product must be `precise`, because activations may otherwise be rounded to coarser codes than factor_of() assumes.
   const LinearPart& part = linear->parts.front();
   const bool keeps_order = part.bias == VectorId::none && !linear->residual && linear->activation == Activation::none &&
                            linear->softcap == 0 && linear->scale > 0 && linear->precise;

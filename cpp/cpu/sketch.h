@@ -9,12 +9,12 @@
 // and y is scale * codes of x.
 //
 // Why the product is an upper bound. The exact logit is sum(w x) = sum(u y) + sum(e y) + sum(w r). By Cauchy and Schwarz, the last two sums
-// are at most sum(|e| |y| + |w| |r|) <= sum(n (|y| + kNormRatio |r|)). Two numbers are computed in floats and have rounding errors. The
-// error of the logit that the product with the head gives is at most g sum(|w| (|y| + |r|)). The error of the bound is at most g sum((|w| +
-// |e|) |y| + n f). Here g is twice the bound of the relative rounding error of a float sum of `cols` products (Higham, Accuracy and
-// Stability of Numerical Algorithms, 3.1). factor_of() in sketch.cpp adds both errors to f. |r| also covers the error of a product that
-// rounds its activations to two rows of int8 codes. Logits are compared after they are multiplied by a positive scale, which keeps their
-// order.
+// are at most sum(|e| |y| + |w| |r|) <= sum(n (|y| + kNormRatio |r|)). Both the logit and its bound are computed in floats, so both have
+// rounding errors. The error of the logit, which the product with the head gives, is at most g sum(|w| (|y| + |r|)). The error of the bound
+// is at most g sum((|w| + |e|) |y| + n f). Here g is twice the bound of the relative rounding error of a float sum of `cols` products
+// (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). factor_of() in sketch.cpp adds both errors to f. |r| also covers the error
+// of a product that rounds its activations to two rows of int8 codes. Logits are compared after they are multiplied by a positive scale,
+// which keeps their order.
 #pragma once
 
 #include <cstdint>

@@ -32,10 +32,10 @@ inline FourColumns four_columns(const std::uint8_t* codes) {
   return {{masked(_mm256_slli_epi32(even, 16)), masked(_mm256_slli_epi32(odd, 16)), masked(even), masked(odd)}};
 }
 
-// tile<Format::F32, 1, 6> in assembly; the results have the same bits. The assembly takes 21 instructions per column. GCC 12's code takes
-// 26 instructions, and spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread is busy and
-// also needs issue slots. Two Zen 3 cores then reach 158 GFLOP/s with the assembly, 130 with GCC's code, 142 with GCC's unrolled code and
-// 148 with OpenBLAS.
+// An assembly version of tile<Format::F32, 1, 6>. Its results have the same bits. The assembly takes 21 instructions per column. GCC 12's
+// code takes 26 instructions, and spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread is
+// busy and also needs issue slots. Two Zen 3 cores then reach 158 GFLOP/s with the assembly, 130 with GCC's code, 142 with GCC's unrolled
+// code and 148 with OpenBLAS.
 #define PUMICE_COLUMN(w, x)                   \
   "vmovups " #w                               \
   "(%[panel]), %%ymm12\n\t"                   \

@@ -1,5 +1,5 @@
 // The table of NEON kernels with integer matrix products for every format of formats.def. If no file matrix_*_neon_i8mm.cpp instantiates
-// the kernels of a format, the program does not link. Groups have the layout of neon_dot.
+// the kernels of a format, the program does not link. The groups have the same layout as those of neon_dot.
 #include "cpu/matrix/products_neon_i8mm.h"
 
 namespace pumice::cpu {

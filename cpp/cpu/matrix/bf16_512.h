@@ -20,10 +20,10 @@ struct Bf16Tiles512 {
   using Floats = typename V::Floats;
 
   static constexpr std::int64_t kPairs = 1024;  // number of pairs of columns in one pass; between passes, `out` holds the sums
-  // Number of pairs from one token to the next. Tokens that are 4 KiB apart would use the same sets of L1.
+  // Number of pairs from one token to the next, with padding. Without padding, tokens would be 4 KiB apart and use the same sets of L1.
   static constexpr std::int64_t kStride = kPairs + 16;
   static constexpr int kTile = 24;  // number of tokens of the largest tile; registers hold its sums
-  // Tiles of up to kFew tokens prefetch weights. Larger tiles do not wait for memory.
+  // Largest number of tokens of a tile that prefetches weights. Larger tiles do not wait for memory.
   static constexpr int kFew = 8;
 
   // Rounds `count` activations of one token to bfloat16.

@@ -125,7 +125,7 @@ void product_fixed_q8_0_avx2(const std::uint8_t* groups, std::int64_t rows, std:
 void product_fixed_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride);
 
-// 64-bit ARM has its own layout of groups for float weights in fixed point (fixed_neon.h).
+// Packing and products for 64-bit ARM, which has its own layout of groups for float weights in fixed point (fixed_neon.h).
 std::int64_t fixed_group_bytes_neon(std::int64_t cols);
 void pack_fixed_group_neon(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
 void product_fixed_neon_dot(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,

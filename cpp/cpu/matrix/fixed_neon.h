@@ -109,7 +109,8 @@ struct FixedNeon {
   struct OfFloats {
     using Rows = FixedRows;
     static constexpr int kColumns = kFixedBlock;
-    // True if integer sums start at kSumStart. Without this start, their magnitudes are below 2^22.
+    // True if integer sums start at kSumStart, so that small_sums() can convert them to floats. Without this start, the magnitudes of the
+    // sums must be below 2^22.
     static constexpr bool kSmallSums = false;
     static std::int64_t group_bytes(std::int64_t cols) { return fixed_blocks(cols) * block_bytes(); }
     static constexpr std::int64_t block_bytes() { return sizeof(TwoByteBlock); }

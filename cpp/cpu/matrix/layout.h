@@ -254,7 +254,7 @@ struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block is the
 };
 
 // Sub-blocks have 16 columns. The 3-bit codes have the layout of Q3_K. The 4-bit scales s are in the 8 bytes before the codes.
-struct ThreeBitCodes : TwoLevels {  // field s of a block is 2 s + 1 of sub-block s
+struct ThreeBitCodes : TwoLevels {  // field i of a block is 2 s + 1 for the scale s of sub-block i
   static constexpr int head_at[2] = {0, 0};
   static constexpr int low_at(int b) { return 10 + 32 * (b / 4); }
   static constexpr int low_shift(int b) { return 2 * (b % 4); }

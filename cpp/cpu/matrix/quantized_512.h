@@ -163,7 +163,8 @@ struct Quantized512 {
     });
   }
 
-  // If codes are signed, panels hold values instead of codes, and sums need no start of -offset * (sum of x).
+  // The offset of the codes in panels. It is 0 if V::kSignedCodes is true, because panels then hold values instead of codes. Sums then need
+  // no start of -offset * (sum of x).
   static constexpr int panel_offset = V::kSignedCodes ? 0 : offset;
   static constexpr bool kStarts = panel_offset > 0, kSubSums = l.minima && l.subs == 2;
   static_assert(V::kSignedCodes || V::kStart == 0);  // token_sums() does not add kStart
@@ -275,8 +276,8 @@ struct Quantized512 {
   static constexpr int kTileGroups = V::kSizes.groups, kTileTokens = l.subs == 2 ? V::kSizes.tokens_two_subs : V::kSizes.tokens;
   static constexpr int kPanelBlocks = 8;  // 256 columns, whose codes take 4 KiB
   static constexpr int kMostTokens = 96;
-  // One row for each of kMostTokens tokens, and padding. Without padding, the sums of groups 0 and 2 would be 12 KiB apart and use the same
-  // sets of L1.
+  // Number of rows in the array of sums from one group to the next: one row for each of kMostTokens tokens, and padding. Without padding,
+  // the sums of groups 0 and 2 would be 12 KiB apart and use the same sets of L1.
   static constexpr int kGroupSums = kMostTokens + 5;
 
   // The activations of a panel. `codes`, `scales` and `scaled_sums` point into a QuantRows. token_sums() computes `start` and `sum`.

@@ -311,7 +311,8 @@ struct QuantizedAvx2 {
       }
       if constexpr (l.lifted) {
         for (int half = 0; half < 2; ++half) {
-          // vpmaddwd multiplies numbers from -15 to 0 by sums whose magnitude is below 2^12. The upper word of each dword of `sum` is 0.
+          // vpmaddwd multiplies signed words. `less` is from -15 to 0, and the magnitude of a sum is below 2^12, so both fit. The upper
+          // word of each dword of `sum` is 0, so only the lower words are multiplied.
           const __m256i less = _mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(head + 32 + 8 * half)), _mm256_set1_epi32(offset));
           for (int n = 0; n < N; ++n) {
             const __m256i sum = _mm256_set1_epi32((sums[2 * n] + sums[2 * n + 1]) & 0xffff);
@@ -404,8 +405,8 @@ struct QuantizedAvx2 {
   static constexpr int kPanelBlocks = 8;  // 256 columns
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
   static constexpr int kMostTokens = 96;
-  // One row for each of kMostTokens tokens, and padding. Without padding, the sums of groups 0 and 2 would be 12 KiB apart and use the same
-  // sets of L1.
+  // Number of rows in the array of sums from one group to the next: one row for each of kMostTokens tokens, and padding. Without padding,
+  // the sums of groups 0 and 2 would be 12 KiB apart and use the same sets of L1.
   static constexpr int kGroupSums = kMostTokens + 5;
 
   // The activations that one tile multiplies by one panel.

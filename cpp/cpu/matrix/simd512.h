@@ -109,7 +109,7 @@ concept WordVectors512 = Vectors512<V> && requires(const void* from, typename V:
 template <class V>
 concept Bf16Vectors512 = Vectors512<V> && requires(void* to, typename V::Ints i, typename V::Floats f) {
   { V::pair_words(i) } -> IntsOf<V>;        // dword n of the result is the pair of word n and word 16 + n of i
-  { V::dot_bf16(f, i, i) } -> FloatsOf<V>;  // adds two products to every sum, that of the odd elements first
+  { V::dot_bf16(f, i, i) } -> FloatsOf<V>;  // adds two products to every sum, first the product of the odd elements
   V::save_bf16(to, f);                      // stores 16 floats as bfloat16, rounded to nearest, ties to even
 };
 

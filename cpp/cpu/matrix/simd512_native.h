@@ -125,8 +125,8 @@ struct Native512 {
   PUMICE_OPERATION Floats load_bf16(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
   }
-  // Works like four_columns() of isa/matrix_float_avx2.cpp. Bytes 0 and 2 use the same `words`, and so do bytes 1 and 3; the compiler
-  // computes each only once.
+  // Works like four_columns() of isa/matrix_float_avx2.cpp. Bytes 0 and 2 use the same `words`, and so do bytes 1 and 3. The compiler
+  // computes these two vectors only once each.
   template <int kByte>
   PUMICE_OPERATION Floats e4m3(Ints codes) {
     Ints words = kByte % 2 == 0 ? _mm512_maddubs_epi16(_mm512_set1_epi16(16), codes) : _mm512_srai_epi16(codes, 4);

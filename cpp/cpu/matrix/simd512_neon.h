@@ -192,7 +192,8 @@ struct NeonDot {
     return {{vcvt_f32_f16(vget_low_f16(low)), vcvt_high_f32_f16(low), vcvt_f32_f16(vget_low_f16(high)), vcvt_high_f32_f16(high)}};
   }
   PUMICE_OPERATION Floats load_bf16(const void* p) {
-    // Several instructions can convert a word to a float. ZIP runs on every pipe of Neoverse cores, but SHLL only on every second pipe.
+    // ZIP converts the words to floats. SHLL could also do this, but it runs only on every second pipe of Neoverse cores, and ZIP on every
+    // pipe.
     const auto* bytes = static_cast<const std::uint8_t*>(p);
     const uint16x8_t low = vreinterpretq_u16_u8(vld1q_u8(bytes)), high = vreinterpretq_u16_u8(vld1q_u8(bytes + 16)), zero = vdupq_n_u16(0);
     return {{vreinterpretq_f32_u16(vzip1q_u16(zero, low)), vreinterpretq_f32_u16(vzip2q_u16(zero, low)),

@@ -1,5 +1,5 @@
-// Integer products of a register tile of 64-bit ARM, which is 16 rows of weights by a few tokens. A tile has kRowVectors * (number of token
-// vectors) registers of 32-bit sums. One register has the sums of 4 / kSumTokens rows times kSumTokens tokens.
+// Integer products of a register tile on 64-bit ARM. A register tile is 16 rows of weights by a few tokens. It has kRowVectors * (number of
+// token vectors) registers of 32-bit sums. One register has the sums of 4 / kSumTokens rows times kSumTokens tokens.
 //
 // Weights are signed bytes in the order in which products() loads them, with 16 bytes for each column. Activations are signed bytes: kBlock
 // columns of one token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2), then those of the next token or pair. A token takes kBlock

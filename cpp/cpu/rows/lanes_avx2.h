@@ -78,7 +78,8 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
 // Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring integers.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const auto words = [](Bits x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8); };
-  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // two lanes have each c0 c2 + c1 c3
+  // In the result of crossed(), each sum c0 c2 + c1 c3 is in two lanes.
+  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };
   const __m256i first = words(a), second = words(b);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), first);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + kLanes), second);

@@ -1,4 +1,4 @@
-// Conv and Scan (core/ops.h) with sixteen lanes.
+// Kernels of Conv and Scan (core/ops.h) with sixteen lanes.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -5,16 +5,17 @@
 
 namespace pumice::cpu {
 
-// With few rows, a task reads at least this many bytes of weights, which takes 1 to 2 us.
+// Smallest number of bytes of weights in a task of a product with at most kNarrowRows rows. Reading this many bytes takes 1 to 2 us.
 inline constexpr std::int64_t kTaskBytes = 24 * 1024;
-// With few rows, a task reads at most this many bytes of weights, which takes about 15 us. At the end of a step, the last thread may run
-// alone for this time.
+// Largest number of bytes of weights in a task of a product with at most kNarrowRows rows. Reading this many bytes takes about 15 us. At
+// the end of a step, the last thread may run alone for this time.
 inline constexpr std::int64_t kMostTaskBytes = 256 * 1024;
-// If waits_for_chains() is true, a task may have this many groups even if they are larger than kMostTaskBytes, because kernels can multiply
-// this many groups by one token at the same time. For one token, 11,008 columns and weights from memory on Zen 4, 16 weights take 1.28 ns
+// Number of groups that kernels can multiply by one token at the same time. If waits_for_chains() is true, a task may have this many groups
+// even if they have more than kMostTaskBytes bytes. For one token, 11,008 columns and weights from memory on Zen 4, 16 weights take 1.28 ns
 // with one group at a time and 1.07 ns with four groups (F16), or 0.86 and 0.57 ns (F8_E4M3).
 inline constexpr std::int64_t kChains = 4;
-// With more rows, a task has at least about this many multiply-adds, which take 2 to 5 us. It has fewer if kBlockGroups limits its size.
+// Approximate smallest number of multiply-adds in a task of a product with more than kNarrowRows rows. This many multiply-adds take 2 to 5
+// us. A task has fewer if kBlockGroups limits its size.
 inline constexpr std::int64_t kTaskMacs = 256 * 1024;
 
 inline std::int64_t groups_of(const ProductPart& part) { return ceil_div(part.rows, kGroupRows); }

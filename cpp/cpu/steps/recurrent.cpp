@@ -55,7 +55,8 @@ void task(const Run& run, const ConvStep& s, const Cut& cut, std::int64_t index,
 
 namespace {
 
-// Computes one head of one segment. The strips of the head's state are computed one after another, because one strip stays in the L1 cache.
+// Computes one head of one segment. The strips of the head's state are computed one after another, so that a strip stays in the L1 cache
+// during its computation.
 class HeadScan {
  public:
   HeadScan(const Run& run, const Scan& op, const Segment& segment, std::int64_t head, float* scratch)

@@ -59,7 +59,7 @@ void task(const Run& run, const NormStep& s, const Cut& cut, std::int64_t index,
   const std::int64_t group = op.group == 0 ? op.in.width : op.group;
   const float* weight = run.vector_or(op.weight, run.constants.ones);
   const float* bias = run.vector_or(op.bias, run.constants.zeros);
-  // 1 if each column of the view has its own weight or bias; 0 if all groups use the same values.
+  // weight_step and bias_step are 1 if each column of the view has its own weight or bias, and 0 if all groups use the same values.
   const std::int64_t weight_step = op.per_column && op.weight != VectorId::none ? 1 : 0;
   const std::int64_t bias_step = op.per_column && op.bias != VectorId::none ? 1 : 0;
   for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {

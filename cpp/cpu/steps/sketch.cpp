@@ -21,10 +21,10 @@ namespace pumice::cpu {
 namespace {
 
 constexpr float kLowest = std::numeric_limits<float>::lowest(), kMost = std::numeric_limits<float>::max();
-constexpr std::int64_t kSliceGroups = 8;  // a slice has at least this many groups, unless the head has fewer
-// To find the threshold of k logits, SeedsStep computes the groups of k + k / 2 + kMoreSeeds bounds.
+constexpr std::int64_t kSliceGroups = 8;  // smallest number of groups in a slice, unless the head has fewer
+// To find the threshold of k logits, SeedsStep computes the groups that contain the k + k / 2 + kMoreSeeds largest seeds (Seed).
 constexpr std::int64_t kMoreSeeds = 3;
-// A run uses the sketch only if the number of reported ids times kReportedShare is at most the number of groups.
+// Smallest number of groups per reported id with which a run uses the sketch. The logits of reported ids are always computed.
 constexpr std::int64_t kReportedShare = 64;
 
 // Returns the number of slices into which the groups of a head are divided. Each task computes one slice.
@@ -43,7 +43,7 @@ struct Seed {
   std::int32_t id;
 };
 
-// The parts of the scratch memory of a sketch's product (sketch_row_bytes()).
+// Pointers into the scratch memory that the steps of this file use (sketch_row_bytes()).
 struct SketchRows {
   SketchRows(const Run& run, const Sketching& s) {
     const SketchPlace& place = run.plan.sketches[static_cast<std::size_t>(s.place)];
@@ -66,7 +66,7 @@ struct SketchRows {
 
   QuantRows codes;
   float* thresholds;  // [row]: the largest float below the row's threshold
-  Seed* seeds;        // [row][kSketchSlices]
+  Seed* seeds;        // [row][slice]: the seed of the slice; each row has room for kSketchSlices seeds
 };
 
 std::int32_t ranked(const Run& run, const Sketching& s, std::int64_t row) {
