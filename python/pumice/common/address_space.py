@@ -7,7 +7,7 @@ import os
 try:
     import resource
 
-    # (limit, index of the field in /proc/self/statm that counts the pages under this limit).
+    # The limits that are checked, each with the index of the field in /proc/self/statm that has the number of pages under this limit.
     _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()
 except ImportError:  # not on Unix
     _LIMITS = ()
@@ -27,9 +27,9 @@ def address_space_left() -> int | None:
 
 
 def is_tight() -> bool:
-    """Returns whether the address space is so small that tasks must run one after another. Each thread needs 72 MiB (stack and heap).
-    Besides, weights that are loaded while a tokenizer is built could leave too little memory for the tokenizer, and the tokenizers package
-    ends the process if an allocation fails."""
+    """Returns whether so little address space is left that tasks must run one after another and not in threads of their own. One reason is
+    that each thread needs 72 MiB (stack and heap). The other reason is that weights which are loaded while a tokenizer is built could leave
+    too little memory for the tokenizer, and the tokenizers package ends the process if an allocation fails."""
     left = address_space_left()
     return left is not None and left < TIGHT
 

@@ -21,10 +21,12 @@ import numpy as np
 
 from ..errors import ChatTemplateError, ModelFormatError, PumiceError, UnsupportedTaskError
 
-# Texts up to this many characters are tokenised in the caller's thread, because that takes less time than starting a thread.
+# Maximum number of characters that are tokenised in the caller's thread, because that takes less time than starting a thread. More
+# characters are tokenised in another thread, so that Ctrl-C can interrupt the wait.
 DIRECT_CHARACTERS = 1 << 14
 
-# Maximum number of items of a sequence that is copied. Python lists of texts, ids or vectors take gigabytes before they have so many items.
+# Maximum number of items of a sequence that is copied. No real input is longer, because a Python list of so many texts, ids or vectors
+# would take gigabytes.
 MOST_ITEMS = 1 << 26
 
 _FIRST_WORD = re.compile(r"[A-Za-z_]\w*")
@@ -111,8 +113,8 @@ def argument(name: str, kind: type[Exception] | None = None) -> Iterator[None]:
     """Sets the attribute `argument` of errors in this block to `name`. checked_keywords() prefers the argument name with which an error
     message begins, so this block is needed only for other messages, such as "message 3 has no role".
 
-    kind: the class of the errors that are changed. An error that an inner block has changed keeps its name. The default is every TypeError
-    and ValueError that is not about the model or its files."""
+    kind: the class of the errors that are changed. An error of this class that an inner block has changed keeps its name. If `kind` is
+    None, each TypeError and ValueError that is not about the model or its files is changed, even if an inner block has changed it."""
     try:
         yield
     except (TypeError, ValueError, PumiceError) as error:
@@ -197,15 +199,15 @@ def path_of(given: Any) -> str:
 
 
 def refuse_to_replace(output: str | os.PathLike[str], read: Iterable[str | os.PathLike[str] | int]) -> None:
-    """Raises ValueError if `output` is one of the files that are read, by the same name or another one (a link). read: paths and file
-    descriptors; only regular files count."""
+    """Raises ValueError if `output` is one of the files that are read, by the same name or another one (a link). read: the paths or
+    file descriptors of the files that are read. Those that are not regular files, such as pipes, are ignored."""
     if os.path.isfile(output) and any(os.path.isfile(each) and os.path.samefile(each, output) for each in read):
         raise ValueError(f"{shown_path(output)} is a file that is read; the output needs another name")
 
 
 def is_masked(value: Any) -> bool:
-    """Returns whether a value is a numpy.ma.MaskedArray. The class is looked up in sys.modules, because numpy imports numpy.ma at the first
-    access, and a fork() during this import leaves the child with an import that never ends."""
+    """Returns whether a value is a numpy.ma.MaskedArray. The class is looked up in sys.modules and not as np.ma.MaskedArray, because
+    numpy imports numpy.ma at the first access, and a fork() during this import leaves the child with an import that never ends."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return masked is not None and isinstance(value, masked)
 
@@ -297,8 +299,8 @@ def check_length(given: Any, name: str) -> None:
 
 
 def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
-    """Returns np.asarray(given). Raises TypeError for a masked array, whose mask would be lost, and ValueError for a sequence, or a
-    sequence of ranges, that is too long to be copied."""
+    """Returns np.asarray(given). Raises TypeError for a masked array, whose mask would be lost. Raises ValueError if a sequence, or a
+    range inside a list or tuple, is too long to be copied."""
     if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked numbers have no value; .filled(0) gives them one")
     if not isinstance(given, np.ndarray):

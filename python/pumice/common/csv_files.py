@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from .arguments import did_you_mean, shown, shown_path
 
 SUFFIXES = {".csv": ",", ".tsv": "\t"}  # file name suffix -> separator of the cells
-MOST_CHARACTERS = 64 << 20  # limit for one cell; with an unclosed quotation mark, the rest of the file would be one cell
+# Maximum number of characters in one cell. Without this limit, an unclosed quotation mark would make the whole rest of the file one cell.
+MOST_CHARACTERS = 64 << 20
 
 
 def separator(path: str) -> str | None:

@@ -1,10 +1,10 @@
 """Makes the end of the process wait for threads that could crash it.
 
 When the functions of atexit have run, Python ends each other thread at the point where that thread next asks for the GIL. Up to Python
-3.13, it does so by unwinding the thread's stack. Two kinds of threads then crash the process. Code of a package written in Rust takes the
-unwinding for a crash (SIGABRT, "FATAL: exception not rethrown"). A thread that was started but has not run yet uses memory that Python has
-already freed (SIGSEGV). Therefore the end of the process waits for both kinds of threads. From then on, no thread can be started, and no
-thread can enter such a package.
+3.13, it does so by unwinding the thread's stack. Two kinds of threads then crash the process. If a thread is inside a package written in
+Rust, the package takes the unwinding for a crash (SIGABRT, "FATAL: exception not rethrown"). If a thread was started but has not run yet,
+it uses memory that Python has already freed (SIGSEGV). Therefore the end of the process waits for both kinds of threads. As soon as it
+waits, no thread can be started, and no thread can enter such a package.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Callable
 
-# The end of the process waits at most this many seconds for all blocks. Most blocks take less than two seconds. A call that takes longer
-# than this limit can still crash, but only if it returns just while Python ends, which is unlikely.
+# Maximum time that the end of the process waits until all threads have left their exit_waits blocks. Most blocks take less than two
+# seconds. A call that takes longer than the maximum can still crash the process, but only if it returns just while Python ends, which is
+# unlikely.
 MOST_SECONDS = 10.0
 
 # Thread -> number of exit_waits blocks that it is in. The key is the thread's ident, or a new object for a thread that has not run yet.
@@ -57,7 +58,7 @@ def _sleep(me: int) -> None:
     global _ending
     del _inside[me]
     time.sleep(6 * MOST_SECONDS)
-    # The process still runs, because the program has called the functions of atexit itself. So Python is not ending.
+    # The process still runs after this time, so Python is not ending. The program has called the functions of atexit itself.
     _ending = None
     _inside[me] = 1
 
@@ -77,14 +78,16 @@ def start_thread(work: Callable[[], object]) -> None:
         _inside[started] = 1
         try:
             _thread.start_new_thread(run, ())
-        except Exception:  # Python raises a KeyboardInterrupt after the call, when the thread has been started, so it is not caught
+        # A KeyboardInterrupt is not caught, because Python raises it after the call, when the thread has been started. The thread then
+        # removes `started` itself.
+        except Exception:
             _inside.pop(started, None)
             raise
 
 
 def before_end(work: Callable[[], object]) -> None:
-    """Registers work(), which must not raise. The end of Python calls it after all functions of atexit have run. Threads may still enter
-    blocks at that time."""
+    """Registers work(), which must not raise. The end of Python calls it after all functions of atexit have run. At that time, threads may
+    still enter exit_waits blocks without being stopped there."""
     _before_end.append(work)
 
 
@@ -123,9 +126,10 @@ def _end() -> None:
 class _Last:
     """Calls _end() after all functions of atexit have run.
 
-    A function that was registered with atexit before this package was imported runs late, and may wait for a thread. So no thread may sleep
-    before that function has run. When all functions have run, atexit drops them, and with them the last reference to this object. Its
-    destructor then runs in the thread that ends Python."""
+    begin() is such a function. Functions that were registered before this package was imported run after it, and may wait for a thread. So
+    _end(), after which threads that enter an exit_waits block sleep, must not be called before these functions have run. When all
+    functions have run, atexit drops them, and with them the last reference to this object. Its destructor then runs in the thread that ends
+    Python."""
 
     def __init__(self) -> None:
         self._ends = False

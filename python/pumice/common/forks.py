@@ -15,8 +15,8 @@ class Lock:
     and so would never release the lock in the child. The block under the lock may be interrupted at any line by a fork, and the child must
     be able to use the guarded data in that state.
 
-    `with lock():` holds the lock. lock() returns the lock object of this process. If a thread forks inside its own block, it therefore
-    releases the object that it has taken, also in the child."""
+    `with lock():` holds the lock. lock() returns the lock object of this process, and the `with` statement keeps this object. If a thread
+    forks inside its own block, the end of the block therefore releases the same object in the parent and in the child."""
 
     def __init__(self) -> None:
         self._of_process: dict[int, threading.Lock] = {}
@@ -30,8 +30,8 @@ class cached_property(Generic[T]):
     """A property that is computed when it is first read. Two threads may both compute it. Both then get the value of the thread that ends
     first.
 
-    functools.cached_property is not used: before Python 3.12 it has one lock for all objects of the class. The child of a fork would wait
-    for this lock for ever if another thread was computing the property."""
+    functools.cached_property is not used, because before Python 3.12 it has one lock for all objects of the class. The child of a fork
+    would wait for this lock for ever if another thread was computing the property during the fork."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute

@@ -67,7 +67,8 @@ class Work(Generic[T]):
         end = time.monotonic() + seconds
         while not self._ended:  # the loop checks `_ended` too, because Ctrl-C may come before the release() below and leave the lock held
             left = end - time.monotonic()
-            if self._works.acquire(timeout=min(POLL_SECONDS, max(0.0, left))):  # on macOS, signals do not interrupt acquire()
+            # The timeout is short, because signals do not interrupt acquire() on macOS.
+            if self._works.acquire(timeout=min(POLL_SECONDS, max(0.0, left))):
                 self._works.release()
             elif os.getpid() != self._process:
                 raise ForkedDeviceError(LEFT_BEHIND)

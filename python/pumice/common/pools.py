@@ -25,7 +25,8 @@ class Pool:
         self._most, self._threads = threads, 0
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ended: list[bool] = []  # not empty after end()
-        # The threads do not refer to this object. When it is deleted, the weak reference calls `put` with itself. No Python code runs then.
+        # The threads do not refer to this object, so that it is deleted when the caller drops it. The weak reference then calls `put` with
+        # itself as a job, which ends the threads. No Python code runs for this, so no KeyboardInterrupt can be lost in it.
         self._gone = weakref.ref(self, self._jobs.put)
 
     def submit(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Work[T]:

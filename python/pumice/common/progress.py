@@ -12,7 +12,7 @@ from .exits import exit_waits
 
 Progress = bool | Callable[[int, int], None] | None  # the possible values of the `progress` argument of load()
 
-BAR_AFTER_SECONDS = 1.0  # the bar appears if a call takes longer than this
+BAR_AFTER_SECONDS = 1.0  # if `progress` is None, a bar appears only after this many seconds
 
 
 class _Harmless:
@@ -65,11 +65,10 @@ def new_bar(**options: Any) -> Any:
 
 
 class LateBar:
-    """Shows a tqdm bar when a second has passed, or calls the caller's function with (done, total). Errors of that function reach the
-    caller.
+    """Shows a tqdm bar on standard error, or calls the caller's function with (done, total). Errors of that function reach the caller.
 
-    progress: None shows a bar if standard error is a terminal. True always shows a bar on standard error. False shows none. A function is
-    called in place of a bar.
+    progress: None shows a bar if standard error is a terminal and a second has passed. True always shows a bar, and from the beginning.
+    False shows none. A function is called in place of a bar.
     tqdm: further options of the bar, such as `unit`.
     """
 

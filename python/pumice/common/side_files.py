@@ -11,7 +11,8 @@ from .. import _core
 from ..errors import ModelFormatError
 from .arguments import shown_path
 
-# The largest known side file (a config.json with labels) is under 1 MiB. tokenizer.json is read elsewhere.
+# Maximum number of bytes of a side file. The largest known one (a config.json with labels) has less than 1 MiB. tokenizer.json can be
+# larger than the maximum, but it is read elsewhere.
 MAX_BYTES = 16 << 20
 
 

@@ -55,7 +55,8 @@ def give_up_output() -> None:
 
 
 def finish() -> None:
-    """Flushes standard error. Must be called after the last line, so that an error in this flush does not change the exit code."""
+    """Flushes standard error, and drops an error of this flush. Must be called after the last line has been printed. Otherwise Python's
+    flush at exit would raise the error and change the exit code."""
     if sys.stderr is not None:
         try:
             sys.stderr.flush()
