@@ -88,7 +88,8 @@ async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: 
         call.cancel.request()
         raise
     finally:
-        call.cancel.begin()  # a call that failed before the engine began it counts as begun, so that it does not wait for ever
+        # A call that failed before the engine began it must count as begun. Otherwise Waits would count it as waiting for ever.
+        call.cancel.begin()
 
 
 async def stoppable(model: EncodeCalls | InsideCalls, work: Callable[[_core.Cancel], T]) -> T:
@@ -99,4 +100,5 @@ async def stoppable(model: EncodeCalls | InsideCalls, work: Callable[[_core.Canc
     try:
         return await in_thread(Pools.of(model).encode, lambda: work(cancel), stop=cancel.request)
     finally:
-        cancel.begin()  # a call that failed before the engine began it counts as begun, so that it does not wait for ever
+        # A call that failed before the engine began it must count as begun. Otherwise Waits would count it as waiting for ever.
+        cancel.begin()

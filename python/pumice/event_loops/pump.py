@@ -59,7 +59,8 @@ class Call:
                     if self._unread() >= READ_AHEAD // 2 * len(sequences) and not done:
                         self._held = True
                         self.run.hold(True)
-                        # the task may have taken all chunks in the meantime; it then takes no other chunk that would end the pause
+                        # take() ends the pause, but the task may have taken all chunks before the pause began. So the pause is also
+                        # ended here if few tokens are left.
                         self._resume()
             except BaseException as error:
                 self.error, done = error, True
@@ -138,7 +139,7 @@ class Call:
             return None
         chunk = self.chunks.popleft()
         if self._held and self._unread() < READ_AHEAD // 4:
-            with self._lock:  # the pump's thread may have set `_held`, and may be about to pause the request
+            with self._lock:  # waits for the pump's thread, which pauses the request only after it has set `_held`
                 self._resume()
         return chunk
 

@@ -31,7 +31,8 @@ class Waits:
         return time.monotonic() - self._calls[0][0] if self._calls else 0.0
 
     def add(self, waits: Callable[[], bool]) -> None:
-        """Adds a call that is made now. waits: a function that returns whether the call waits. Once it returns False, it always does."""
+        """Adds a call that is made now. waits: a function that returns whether the call still waits. Once it has returned False, it
+        must not return True again."""
         self._calls.append((time.monotonic(), waits))
 
 

@@ -46,7 +46,7 @@ class Workers:
 
     def forget(self) -> None:
         """Resets this object in the child of a fork, because its threads exist only in the parent process."""
-        # None in place of a job wakes a thread, so that the thread can end
+        # The jobs that wait for a thread. None in place of a job wakes a thread, so that the thread can end.
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.RLock()  # reentrant, because the garbage collector may call end() in the thread that holds the lock
         self._threads = 0
