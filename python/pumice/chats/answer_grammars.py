@@ -185,8 +185,8 @@ class AnswerGrammar(Lark):
         """Adds a rule for any text up to and including the first occurrence of `text`."""
         (first, special), *rest = self.parts(text)
         more = "" if not rest else " " + self.spelt("".join(piece for piece, _ in rest))
-        # The free text must not contain the spelling of the special token, because the response parser would take the spelling for the
-        # token.
+        # The text before the special token must not contain the token's spelling, because the response parser would take the spelling for
+        # the token.
         if special is not None:
             self.rule(f"{name.upper()}_TEXT", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
             return self.rule(name, f"{name.upper()}_TEXT? <[{special}]>{more}")
@@ -201,8 +201,8 @@ class AnswerGrammar(Lark):
         return f"{self.spelt(mark)} {text if least else f'({text} | {self.spelt(mark)})'}"
 
     def behind(self, name: str, pattern: str, mark: str, also: str = "") -> str:
-        """Returns an expression for a text that matches the regular expression `pattern`, and also the regular expression `also` if it is
-        given. `mark` follows the text. The text ends at the first `mark`."""
+        """Returns an expression for a text and the `mark` behind it. The text matches the regular expression `pattern`, and also the
+        regular expression `also` if it is given. It ends at the first `mark`."""
         (first, special), *rest = self.parts(mark)
         escaped, more = _lark_regex(first), f" {self.spelt(''.join(piece for piece, _ in rest))}" if rest else ""
         text = f"{name.upper()}_TEXT"
@@ -216,7 +216,8 @@ class AnswerGrammar(Lark):
 
     def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
         """Returns an expression for one of several texts between two marks. None of the texts may contain the mark. All texts are
-        alternatives of one terminal, because a row of llguidance's parser (an Earley item set) holds at most 2,000 items."""
+        alternatives of one terminal. As rules of their own they could be too many, because a row of llguidance's parser (an Earley item
+        set) holds at most 2,000 items."""
         [(_, special), *_] = self.parts(mark)
         behind, end = ("", f" <[{special}]>") if special is not None else (mark, "")
         return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
@@ -289,7 +290,7 @@ def marks_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str
     written, call = written_of(shape, row), ""
     if not isinstance(written, str):
         call = _begin(written)
-        if thought.aside.startswith(call):  # the first word alone may also begin an aside, so `call` must be longer
+        if thought.aside.startswith(call):  # an aside begins with the same word, so `call` must be longer than this word
             call = (written.before or written.call).partition("%")[0]
     return Marks(thought.open, thought.close, (thought.text, thought.aside), call, once=not thought.aside)
 
@@ -425,7 +426,8 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
         schema = schema_of_type(function.get("parameters") or {})
         schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
     for _, here in list(places(schema)):
-        # "nullable" is a keyword of OpenAPI, and pumice uses it in the schemas that it makes from Python functions.
+        # Replaces "nullable" by an anyOf with null. It is a keyword of OpenAPI and not of JSON Schema, and pumice uses it in the schemas
+        # that it makes from Python functions.
         if here.get("nullable") is True and here.keys() & {"type", "anyOf"}:
             inner = {key: value for key, value in here.items() if key != "nullable"}
             here.clear()

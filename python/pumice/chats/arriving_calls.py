@@ -229,7 +229,8 @@ class ArrivingCalls:
         deltas: list[CallDelta] = []
         for call, name, arguments in news:
             if call >= len(self._sent):
-                # a second value after the whole text of the arguments, for which the response parser will refuse the region
+                # Without a name, the region has a second value after the arguments of its only call. The response parser will refuse such
+                # a region.
                 if name is None:
                     break
                 deltas.append(self._first(name, arguments))
@@ -259,8 +260,8 @@ class ArrivingCalls:
         return [sent.delta.id for sent in self._sent], deltas, errors
 
     def fail(self, reason: str, first: int = 0) -> list[tuple[int, str]]:
-        """Returns (index, reason) for each call of the region of which deltas were sent, from the call `first` on, because these turned out
-        to be no calls of the answer."""
+        """Ends the region and drops its calls from the call `first` on, because they turned out to be no calls of the answer, although
+        deltas of them were sent. Returns (index, reason) for each dropped call."""
         failed = [(sent.delta.index, reason) for sent in self._sent[first:]]
         del self._sent[first:]
         self._reader = None

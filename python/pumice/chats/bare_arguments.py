@@ -17,8 +17,8 @@ from ..generate.schemas import pointer
 if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
-_BARE = re.compile(r"[\w.$-]+")  # keys of a schema that the model writes without quotes
-_FREE = re.compile(r"[\w.$/-]+")  # all other keys, which the model always writes without quotes
+_BARE = re.compile(r"[\w.$-]+")  # matches those keys of a schema that the model writes without quotes
+_FREE = re.compile(r"[\w.$/-]+")  # matches what a key outside the schema can look like; the model always writes such keys without quotes
 
 
 class BareArguments(SchemaRules):

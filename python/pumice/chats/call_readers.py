@@ -175,7 +175,7 @@ READERS: dict[str, Any] = {
     "kv-lines": _read_lines,
     "python": _read_python,
 }
-# Parsers that return all values as text. typed() then converts the values to the types in the tool's schema.
+# The kinds of content in which all values are text. typed() converts the values to the types in the tool's schema.
 SPELT_OUT = ("xml-inline", "kv-lines")
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
@@ -211,8 +211,8 @@ def filled(transform: Any, known: Mapping[str, Any]) -> Any:
 
 
 def calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (name, arguments) for each call in the parsed value of a region. The value is one call or a list of calls, each with or
-    without "function" around it."""
+    """Yields (name, arguments) for each call in the parsed value of a region. The value is one call or a list of calls. A call may be
+    inside an object, under the key "function"."""
     if isinstance(value, list):
         if not value:
             raise ValueError("it is an empty list")
@@ -238,8 +238,8 @@ def calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class OpenText:
-    """Tracks whether JSON or Python that arrives in pieces is currently inside a string. quotes: the quotation marks that may have a
-    backslash before them."""
+    """Tracks whether JSON or Python that arrives in pieces is currently inside a string. quotes: the quotation marks around strings in
+    which a backslash escapes the next character. Strings between the string_delims of `arguments` have no escapes."""
 
     def __init__(self, quotes: str, arguments: Mapping[str, Any]) -> None:
         self._quotes = {quote: re.compile(rf"\\.?|{quote}", re.DOTALL) for quote in quotes}

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 
-# The prompt may already contain the beginning of the answer, such as "<think>". chat() searches the last 256 characters of the prompt for
-# it.
+# Number of characters at the end of a prompt in which chat() searches for the beginning of the answer. The prompt may already contain this
+# beginning, such as "<think>".
 _OPENED = 256
 
 
@@ -165,7 +165,7 @@ class Chats:
 
     def asked(self, question: Question) -> Asked:
         """Renders a conversation. Returns its prompt with the data for parsing the answer. Raises ChatTemplateError if the chat template
-        leaves the tools out, or if no response template can parse calls. Its `argument` is then "tools"."""
+        leaves the tools out, or if no response template can parse calls. The error's `argument` is "tools" then."""
         template, shape = self.template(), self.shape()
         tools, variables = question.tools, question.variables
         if tools:
@@ -294,8 +294,8 @@ class Chats:
             if shape.anchor is not None:
                 opened = shape.last_part(text)
             else:
-                # `text` after the prompt without the last message. If that prompt is not a prefix of `text`, the longest common prefix
-                # takes its place.
+                # The part of `text` behind the conversation without its last message. If `text` does not begin with this shorter
+                # conversation, the part begins where the two first differ.
                 opened = text[len(os.path.commonprefix([template.render(before, False, **variables), text])) :]
         except ChatTemplateError:  # the template refuses a conversation without the last message
             opened = text
@@ -305,7 +305,8 @@ class Chats:
             ) from None
         key = question.continued[0]
         found = ResponseParser(shape, prompt=opened, calls=calls).kind
-        # The content itself may contain the markers of reasoning, if the chat template has no key for reasoning.
+        # The kind that the end of the message should have. If the chat template has no key for reasoning, the content itself may contain
+        # the markers of reasoning, so the content is parsed to find out whether it ends inside the reasoning.
         meant = "reasoning" if key != "content" else ResponseParser(shape, prompt=last["content"], calls=calls).kind
         if found == "tool_call":
             raise ChatTemplateError("continue_final=True: the last message ends inside of a tool call, which cannot be continued")

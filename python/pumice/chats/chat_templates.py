@@ -35,7 +35,7 @@ RESERVED = frozenset(
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")
-# If more messages than this seem to be left out, _check_left_out() does not check each alone, because each check renders the conversation.
+# Maximum number of messages that _check_left_out() checks one by one. It is small, because each of these checks renders the conversation.
 _MOST_UNSEEN = 4
 
 
@@ -53,10 +53,10 @@ def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool
     return {**rest, "messages": [of(message) for message in given["messages"]]}
 
 
-# Ways to mark characters of the messages, the safest first. ChatTemplate.prompt() uses the first way with which the rendered text is
-# unchanged after the marks are removed. The first way marks all characters that may become part of a control token. The second way marks
-# only the control tokens that a message spells. The third way does the same, but not in the model's own messages, because some templates
-# split these to find the reasoning.
+# Ways to mark characters of the messages, so that they can be told from the template's own characters in the rendered text. The safest way
+# comes first. ChatTemplate.prompt() uses the first way with which the rendered text is unchanged after the marks are removed. The first way
+# marks all characters that may become part of a control token. The second way marks only the control tokens that a message spells. The
+# third way does the same, but not in the model's own messages, because some templates split these to find the reasoning.
 _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
     lambda given, marks: _marked(given, marks.every),
     lambda given, marks: _marked(given, marks.whole),
@@ -222,8 +222,8 @@ class ChatTemplate:
                 )
 
     def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
-        """Renders the template with marks[i] added to the end of message i's text. Returns None if the template raises an error, because
-        then it uses one of these texts."""
+        """Renders the template with marks[i] added to the end of message i's text. Returns None if the template raises an error. The
+        error means that the template uses one of these texts, because without the marks it raised none."""
         messages = [
             {**message, "content": message["content"] + marks[i]} if i in marks else message
             for i, message in enumerate(variables["messages"])

@@ -20,7 +20,7 @@ from typing import Any
 MAX_SOURCE = 1 << 10  # maximum length of a pattern in characters
 MAX_PROGRAM = 2048  # maximum number of steps of a pattern's program; the patterns in response_templates.py need at most 153
 MAX_DEPTH = 50  # maximum nesting depth of groups
-MAX_FIRST = 24  # re searches for a prefix of a marker; the prefix has fewer characters than this
+MAX_FIRST = 24  # limit of the prefix of a marker for which re searches; the prefix has fewer characters than this
 MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and thus the most text that a Scanner holds back
 MAX_LEAD = 256  # maximum number of blanks before a marker that count as part of it
 MAX_MOVES = 1 << 9  # maximum number of transitions that a state caches
@@ -254,7 +254,8 @@ class Pattern:
         if start is None or start.accepts:
             raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
         self.start: State = start
-        # A pattern for `re` that finds where a match may begin. It is empty if every match begins with a `$`.
+        # A pattern with which `re` finds where a match may begin. It is "" if no match can begin with a character, because all
+        # alternatives begin with the anchor `$`. Such a pattern is never searched for, and so never found.
         self.first = _Firsts(self).found()
 
     def _compiled(self, tree: _Node) -> State | None:
@@ -590,8 +591,8 @@ class Scanner:
             attempt.end = max(attempt.end - gone, -1)
 
     def next(self, final: bool) -> tuple[str, Found | None]:
-        """Returns the next text and the marker that follows it. The marker is None if more text must arrive before it is certain or, if
-        `final`, if no marker follows."""
+        """Returns the next text and the marker that follows it. The marker is None if more text must arrive before a marker is
+        certain. final: whether no more text will arrive. If so, None means that no marker follows."""
         text, watch = self._text, self._watch
         while True:
             if self.gave_up:

@@ -236,8 +236,8 @@ class _Text:
     begun: bool = False  # whether the current part has text
 
     def add(self, text: str) -> str:
-        """Adds text to the current part. Returns the text that is now certain, without blanks at its end, because these may be the end of
-        the part."""
+        """Adds text to the current part. Returns the text that is now certain. If `strip` is true, blanks at its end are held back, because
+        they are dropped if the part ends there."""
         if not self.begun:
             text = text.lstrip() if self.strip else text
             if not text:
@@ -265,7 +265,7 @@ class ResponseParser:
 
     tools: the tools of the chat() call. If arguments arrive as text, they are converted to the types in the tool's schema.  calls: if
     False, calls are treated as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>".  continues:
-    whether `prompt` ends with text that the answer continues. If so, blanks at the beginning of the new text belong to that text."""
+    whether `prompt` ends with text that the answer continues. If so, blanks at the beginning of the new text are kept."""
 
     def __init__(
         self,
@@ -294,7 +294,9 @@ class ResponseParser:
         self.length = 0  # number of characters that were fed
         self._parts: list[tuple[Kind, int]] = []  # (kind, number of characters) of each part of the parsed text, in order
         self._call_part = 0  # index in `_parts` at which the current call begins
-        self._skipped = 0  # number of characters at the end of `prompt` that may begin a marker; they are not new text if they do not
+        # Number of characters at the end of `prompt` that are held back, because they may begin a marker. If they begin none, they are
+        # skipped, because they are not new text.
+        self._skipped = 0
         self._enter(None)
         if prompt:
             self.feed(prompt)

@@ -57,8 +57,8 @@ _NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{cont
 
 
 def _shape(text: Mapping[str, Any] | None = None, reasoning: Mapping[str, Any] | None = None, **calls: Any) -> dict[str, Any]:
-    """Returns a response template. text: entries of the content field. This field gets all text that no other field opens. reasoning:
-    entries of the reasoning field. calls: entries of the field of tool calls."""
+    """Returns a response template. text: entries of the content field, which gets all text outside the other fields. reasoning: entries
+    of the reasoning field. calls: entries of the field of tool calls."""
     fields: dict[str, Any] = {"content": text or {}, "reasoning_content": reasoning or _THINK}
     if calls:
         fields["tool_calls"] = {"repeats": True, "content": "json", **calls}
@@ -96,7 +96,8 @@ ROWS: tuple[Row, ...] = (
         "gpt-oss (harmony channels)",
         ("<|channel|>", "<|message|>"),
         _shape(
-            # This pattern matches all other markers of messages, so that the text between them becomes content.
+            # This pattern matches all markers except those that open reasoning or a call. So the text between the matched markers becomes
+            # content.
             text={
                 "close_pattern": r"(?:<\|end\|>|<\|return\|>)?(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)"
                 r"(?:\s*<\|constrain\|>\w*)?<\|message\|>|<\|end\|>|<\|return\|>|<\|start\|>assistant"
@@ -107,7 +108,8 @@ ROWS: tuple[Row, ...] = (
             close=["<|call|>", "<|end|>", "<|return|>"],
             transform=_NAMED,
         ),
-        # The text has no end marker, because the model ends the answer itself with <|call|>, <|return|> or <|end|>.
+        # Neither a call nor the content has an end marker here, because the model ends the answer itself with <|call|>, <|return|> or
+        # <|end|>.
         Written("<|channel|>commentary to=functions.%name% <|constrain|>json<|message|>%arguments%", alone=True),
         Thought(
             "<|channel|>analysis<|message|>",
@@ -224,7 +226,7 @@ ROWS: tuple[Row, ...] = (
         "Solar Open (<|tool_call:begin|>)",
         ("<|tool_call:begin|>", "<|tool_call:args|>"),
         _shape(
-            # As in the first row, this pattern matches all other markers of messages, so that the text between them becomes content.
+            # As in the first row, this pattern matches all markers except those that open reasoning or a call.
             text={"close_pattern": r"(?:<\|end\|>)?(?:<\|begin\|>assistant)?<\|content\|>|<\|end\|>|<\|begin\|>assistant"},
             reasoning={"open_pattern": r"(?:<\|begin\|>assistant)?<\|think\|>", "close": "<|end|>"},
             open_pattern=r"(?:<\|begin\|>assistant)?(?:<\|tool_calls\|>)?<\|tool_call:begin\|>[\w.-]*<\|tool_call:name\|>(?P<name>[\w.-]+)"
@@ -232,7 +234,8 @@ ROWS: tuple[Row, ...] = (
             close_pattern=r"<\|tool_call:end\|>(?:<\|calls\|>)?",
             transform=_NAMED,
         ),
-        # The text and the calls have no end marker, because the model ends the answer itself with <|end|> or <|calls|>.
+        # Neither the calls together nor the content have an end marker here, because the model ends the answer itself with <|calls|> or
+        # <|end|>.
         Written(
             "<|tool_call:begin|>%index%<|tool_call:name|>%name%<|tool_call:args|>%arguments%<|tool_call:end|>", before="<|tool_calls|>"
         ),

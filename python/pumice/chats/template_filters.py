@@ -341,8 +341,8 @@ def _reverse(value: Any) -> Any:
 
 
 def wrap(function: Callable[..., Any], sequence: bool) -> Callable[..., Any]:
-    """Wraps a filter or test so that it calls the meter. If `sequence` is true, each item of its argument counts as a step. If the result
-    is an iterator, it becomes a list."""
+    """Wraps a filter or test so that it calls the meter. If `sequence` is true, each item of the value that is filtered counts as a step.
+    If the result is an iterator, it becomes a list."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)

@@ -20,7 +20,7 @@ MAX_VOLUME = 48 << 20  # maximum number of bytes of all strings and lists that a
 # Maximum weight of one value. The weight is the number of characters plus ITEM_WEIGHT per item, as if the value were written out in full.
 MAX_WEIGHT = 16 << 20
 ITEM_WEIGHT = 64  # weight of one item, about its size in bytes
-MAX_ITEMS = 1 << 18  # maximum number of pieces that one split may make
+MAX_ITEMS = 1 << 18  # maximum number of pieces that one split may make, and of lines that one indent may change
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 1.0  # maximum processor time of the rendering thread
 MAX_CALL_DEPTH = 64
@@ -109,7 +109,7 @@ class Meter:
 
 
 LISTS: tuple[type, ...] = (list, tuple, type({}.keys()), type({}.values()), type({}.items()))
-# callable, but their texts only contain names
+# Types of callable objects that may be printed, because their texts contain only names (and no memory addresses).
 PRINTABLE = (runtime.Macro, runtime.LoopContext, runtime.TemplateReference, runtime.Undefined)
 
 

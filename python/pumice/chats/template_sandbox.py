@@ -123,7 +123,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         text = str(value.__self__)
         return Format(text, wrapped)
 
-    # The functions that the rewritten syntax tree calls.
+    # The syntax tree calls the following methods after _Metering has rewritten it.
 
     def each(self, items: Any, cost: int) -> Iterator[Any]:
         meter = current_meter()

@@ -85,8 +85,8 @@ class TextArguments:
         middle = self._made.spelt(self._middle)
         if may.any_text:
             return self._one(key, middle, self._until())
-        # The parser could take JSON other than null for a string here, so such JSON is not allowed. Blanks before the value would count as
-        # characters of the string, so `middle` is matched exactly.
+        # If the length or the form of strings is limited, no JSON except null is allowed, because the parser could take other JSON for a
+        # string. And `middle` is matched exactly, because blanks before the value would count as characters of the string.
         if may.lengths or may.patterns:
             may.plain = [{"type": "null"}] if any("null" in _kinds(inner) for inner in may.plain) else []
             middle = " ".join(
@@ -165,13 +165,14 @@ class TextArguments:
         return f"{lark_text(text)} {self._end()}" if text else self._made.spelt(self._mark)
 
     def _end(self) -> str:
-        """Returns an expression for the text after a value that keeps its meaning if blanks follow it."""
+        """Returns an expression for the mark behind a value, with optional blanks before the mark. The value must be one that keeps its
+        meaning if blanks follow it."""
         return f"{self._made.spelt(self._before)} {self._made.spelt(self._mark)}".strip()
 
     def _json(self, plain: list[Any], path: str) -> str:
         one: dict[str, Any] = plain[0] if len(plain) == 1 else {"anyOf": plain}
         name = self._new()
-        # `one` becomes a definition, so that JsonRules finds the numbers in it.
+        # JsonRules searches its root schema for numbers, so `one` is added to the root's definitions.
         root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}
         return JsonRules(self._made, name, root, self._guidance).part(one, path)
 

@@ -23,8 +23,8 @@ MOST_TOOLS = 1024
 
 
 class Exact(dict[str, Any]):
-    """The description of a Python function as a dict. Its schema names all arguments, as does the schema of a function with "strict":
-    true."""
+    """The dict that describes a Python function. Its schema names all arguments of the function, so a call may have no others, as if the
+    dict had "strict": true."""
 
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -235,8 +235,8 @@ def _choices(values: list[Any], where: str) -> dict[str, Any]:
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
 
 
-# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. An entry has the name, for error
-# messages, of the types that accept the constraint, and a dict from type to JSON Schema keyword.
+# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. Each entry says which types accept
+# the constraint: first in words for error messages, and then as a dict from the type to its keyword in JSON Schema.
 _NUMBERS, _TEXTS = ("integer", "number"), ("string",)
 _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
