@@ -33,7 +33,8 @@ class _ExitWaits:
     block sleeps until the process is gone.
 
     Each call of a package written in Rust is in such a block, and so is each start of a thread. Blocks may be nested. Code in a block must
-    not wait for another thread, and must not take a lock that another thread may hold while it enters a block."""
+    not wait for another thread, and must not take a lock that another thread may hold while it enters a block. The other thread may sleep
+    at that point until the process is gone."""
 
     def __enter__(self) -> None:
         me = _thread.get_ident()

@@ -22,7 +22,7 @@ class OutputError(Exception):
 
 
 def prepare() -> None:
-    """Makes standard output write characters that its encoding lacks as escapes. Must be called before anything is printed. Raises
+    """Makes standard output write escapes in place of characters that its encoding lacks. Must be called before anything is printed. Raises
     ValueError if standard output is closed."""
     if sys.stdout is None:
         raise ValueError("standard output is closed; send it to /dev/null where it is not wanted")

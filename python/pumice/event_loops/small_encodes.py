@@ -62,9 +62,9 @@ def _tell_loops(calls: Sequence[Told]) -> None:
 class Together:
     """The waiting aencode() calls with few texts on one model. One thread tokenizes all of them, and lets the engine compute them together.
 
-    An earlier version had one thread per call. A text then passed through five threads and waited some milliseconds for each of them,
-    because other calls were computing. 8 callers of aencode() together reached only 0.66 of the speed of one encode() with all their
-    texts."""
+    This is faster than the earlier version, which had one thread per call. There, a text passed through five threads in turn and waited
+    some milliseconds for each of them, because other calls were computing. 8 callers of aencode() together reached only 0.66 of the speed
+    of one encode() with all their texts."""
 
     _all: weakref.WeakKeyDictionary[EncodeCalls, Together] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
