@@ -235,8 +235,8 @@ def _choices(values: list[Any], where: str) -> dict[str, Any]:
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
 
 
-# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. Each entry says which types accept
-# the constraint: first in words for error messages, and then as a dict from the type to its keyword in JSON Schema.
+# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. Each entry says which types
+# accept the constraint: first in words for error messages, and then as a dict from the type to its keyword in JSON Schema.
 _NUMBERS, _TEXTS = ("integer", "number"), ("string",)
 _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
