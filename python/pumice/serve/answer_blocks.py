@@ -39,7 +39,7 @@ class Block:
 
 
 class Change(NamedTuple):
-    """An event of a block: it begins, grows by some text (and by the entries of some tokens), or ends."""
+    """An event of a block. The block begins, or grows by `text` (and by `logprobs`, the log-probability entries of its tokens), or ends."""
 
     what: Literal["begins", "grows", "ends"]
     block: Block

@@ -19,7 +19,7 @@ from .guard import Guard
 from .server import Server
 from .settings import Settings
 
-# (method, path, handler, dialect of its errors).
+# All paths of the server, each as (method, path, handler, dialect of its errors).
 PATHS: tuple[tuple[str, str, Handler, Dialect], ...] = (
     ("POST", "/v1/chat/completions", chat_completions.chat, "openai"),
     ("POST", "/v1/completions", completions.complete, "openai"),

@@ -1,8 +1,8 @@
 """One request and its answer. A handler gets a Call, with which it parses the body, and answers with JSON or with a stream of events.
 
-A client may leave at any time. ASGI tells this only to a task that awaits receive(). A handler that awaits a model does not. So a second
-task awaits receive() beside each handler, and cancels the handler when the client leaves. This works in the same way under each ASGI server
-and for each kind of answer."""
+A client may leave at any time. ASGI tells this only to a task that awaits receive(), and not to a handler, which awaits a model. So a
+second task awaits receive() beside each handler. If the client leaves, the handler is cancelled. This works in the same way under each ASGI
+server and for each kind of answer."""
 
 from __future__ import annotations
 
@@ -38,10 +38,13 @@ Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 # Keys of an ASGI scope. Under them, Guard stores the request's id, and an empty list to which the endpoint appends its Call.
 REQUEST_ID, CALL = "pumice.request_id", "pumice.call"
 GONE = 499  # status in the log and the metrics for a request whose client left; the number is nginx's
-# Larger bodies are translated in a thread, because a grammar of 55 KiB takes up to 72 ms. One of 4 KiB takes about 5 ms.
+# Maximum number of bytes of a body that is translated in the event loop. A thread translates larger bodies, because a body may contain a
+# grammar: one of 4 KiB takes about 5 ms, and one of 55 KiB up to 72 ms.
 TRANSLATED_IN_PLACE = 4 << 10
-WHOLE_SECONDS = 0.25  # least time between chunks of an answer that is sent as a whole, because these chunks only matter for the metrics
-IN_PLACE = 64 << 10  # maximum size of bodies and answers that are parsed and written in the event loop; 64 KiB take 0.3 ms
+# Minimum time between two chunks of an answer that is sent as a whole. It is longer than for a stream, because these chunks only matter for
+# the metrics.
+WHOLE_SECONDS = 0.25
+IN_PLACE = 64 << 10  # maximum number of bytes of a body that is parsed in the event loop; 64 KiB take 0.3 ms
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
@@ -54,8 +57,9 @@ def dumped(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError as error:
-        # orjson refuses integers of more than 64 bits, halves of surrogate pairs, and more than 254 levels. The arguments of a call that a
-        # model wrote may have the first two, and a client may send a value of 1,024 levels that the response must repeat.
+        # json is tried next, because orjson refuses integers of more than 64 bits, halves of surrogate pairs, and more than 254 levels. The
+        # arguments of a call that a model wrote may have the first two, and a client may send a value of 1,024 levels that the response
+        # must repeat.
         try:
             return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
         except RecursionError:
@@ -104,7 +108,7 @@ class Call:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """The keywords of a generating call that the body may replace."""
+        """The default keywords of a call that generates text. The body may set other values."""
         settings = self.server.settings
         return {"chunk_seconds": settings.chunk_seconds if self._streams else WHOLE_SECONDS, **settings.sampling}
 
@@ -119,7 +123,7 @@ class Call:
                 yield served
 
     async def translated(self, work: Callable[..., T], *args: Any) -> T:
-        """Returns work(*args). Its duration depends on the size of the body, so a thread runs it if the body is large."""
+        """Returns work(*args). If the body is large, a thread calls work(), because the call takes longer the larger the body is."""
         return await self.server.aside(work, *args) if len(self.body) > TRANSLATED_IN_PLACE else work(*args)
 
     async def receive_body(self) -> None:
@@ -173,7 +177,7 @@ class Call:
     # ---------------------------------------------------------------- its life
     @contextlib.contextmanager
     def _limited_wait(self) -> Iterator[None]:
-        """In this block, ends the request with 503 if a call that it makes of a model does not begin to run within Settings.max_wait
+        """In this block, ends the request with 503 if the engine does not begin with one of the request's calls within Settings.max_wait
         seconds."""
         loop, most = asyncio.get_running_loop(), self.server.settings.max_wait
         timer: asyncio.TimerHandle
@@ -243,7 +247,7 @@ class Call:
             raise ClientGone from None
 
     def named(self) -> dict[str, str]:
-        """Returns the headers with the request's id. For Anthropic's client there is one with another name."""
+        """Returns the header with the request's id, and for Anthropic's clients a second one with the name that they expect."""
         return {"x-request-id": self.id, **({"request-id": self.id} if self.dialect == "anthropic" else {})}
 
     async def refuse(self, failure: Refused) -> None:
@@ -251,7 +255,8 @@ class Call:
         await self.answer_small(body_of(failure, self.dialect, self.id), status_of(failure, self.dialect), headers_of(failure))
 
     def name_fields(self, failure: Refused) -> None:
-        """Replaces the keywords of the Python call, which its error names, by the names of the body's fields."""
+        """Replaces the keywords of the Python API in an error's message and `param` by the names of the body's fields, because the client
+        knows only the fields."""
         if self._fields is not None and failure.param is not None:
             failure.message = self._fields.in_its_words(failure.message, self._given)
             failure.param = self._fields.field_of(failure.param, self._given)

@@ -152,7 +152,7 @@ def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprob
 
 
 def cut_of(cut: bool) -> dict[str, Any]:
-    """Returns the entry of a choice whose reasoning max_reasoning_tokens has ended. Returns {} for other choices."""
+    """Returns the entry that a choice has if max_reasoning_tokens has ended its reasoning (`cut`). Returns {} otherwise."""
     return {"reasoning_cut": True} if cut else {}
 
 
@@ -230,7 +230,7 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
 
 def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> list[dict[str, Any]]:
     """Returns the choices of the events for a chunk. called: indices of the answers that have called a tool. cut: indices of the answers
-    whose reasoning max_reasoning_tokens has ended."""
+    in which max_reasoning_tokens has ended the reasoning."""
     delta: dict[str, Any] = {}
     if chunk.kind == "reasoning" and chunk.text:
         delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}

@@ -193,7 +193,8 @@ def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> S
             f"--api-key-file FILE or {KEY_VARIABLE} sets one, --no-auth goes without"
         )
     hosts = tuple(arguments.host_name)
-    # With a key, all host names are allowed, because a key protects better, and the name of this machine on the network is not known here.
+    # Without --host-name, all names are allowed at a socket in the file system, and also at an address of the network if there is a key. A
+    # key protects better than a check of the Host header, and the name of this machine on the network is not known here.
     hosts = ("*",) if not hosts and (arguments.uds is not None or (not own and keys)) else ("localhost", host, *hosts)
     given = {each.name: value for each in flags() if (value := getattr(arguments, each.name)) is not None}
     return Settings(
@@ -288,9 +289,9 @@ def _allow_files(connections: int, workers: int) -> None:
     from .connections import LINGERING
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # For each worker, the parent has a pair of sockets for figures, and one end of a pair over which it tells the worker to stop. 256 are
-    # for model files, event loops and other sockets. asyncio may accept as many connections as the backlog at once, before the first of
-    # them can be refused.
+    # `least` is the number of files before the first connection. For each worker, the parent has 3: a pair of sockets for figures, and one
+    # end of a pair over which it tells the worker to stop. 256 are for model files, event loops and other sockets. The number
+    # of connections counts twice, because asyncio may accept as many further ones at once before the first of them can be refused.
     least = 3 * workers + 256
     needed = least + 2 * connections + LINGERING
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -178,8 +178,8 @@ async def _echo(call: Call, model: Model, prompt: Any, ids: Any, top: int | None
 
 
 def legacy_logprobs(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, start: int = 0) -> dict[str, Any]:
-    """Returns log-probabilities in this endpoint's form: lists of tokens, of their log-probabilities, of the most likely tokens, and of
-    offsets."""
+    """Returns log-probabilities in this endpoint's form: lists of tokens, of their log-probabilities, of the most likely tokens, and of the
+    tokens' offsets in the text. start: the offset of the first token."""
     tokens = [token.decode("utf-8", "replace") for token in model.token_bytes(ids)]
     offsets = list(accumulate(map(len, tokens), initial=start))[:-1]
     tops: list[Any] = [None] * len(tokens)

@@ -1,4 +1,5 @@
-"""HTTP connections: uvicorn's protocol on h11 with time limits, because that alone waits for ever if a client stops within its headers."""
+"""HTTP connections: uvicorn's protocol on h11, to which this module adds time limits. uvicorn alone waits for ever for a client that stops
+within its headers."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ class Connection(H11Protocol):
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     def linger(self) -> None:
-        """Waits until the client closes the connection. Transport calls this after the answer."""
+        """Begins to wait until the client closes the connection. Transport calls this after the answer."""
         self._lingering.add(self)
         if self.cycle is not None:
             self.cycle.body = bytearray()

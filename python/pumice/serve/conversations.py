@@ -30,10 +30,10 @@ _THINKING = ("enable_thinking", "thinking")  # variables of chat templates that 
 class Asked:
     """A conversation and the requirements for its answer, in the terms of Model.chat(). options: further keywords of chat(), with sampling.
     effort: how much the model should reason, or None. thinking: whether it should reason at all, or None if the request does not set it.
-    budget: maximum number of tokens of the reasoning, from a field that clients send for every model. It has no effect if the model's
-    markers of reasoning are not known. The report then names it `budget_name`. In the same case, max_reasoning_tokens in `options` is an
-    error. enforced: whether a tool has a grammar, so that the request fails if nothing can enforce it. left_out: parts of the request that
-    this server cannot do, for the report of the answer."""
+    budget: maximum number of tokens of the reasoning, or None. It comes from a field that clients send for every model. Therefore it is
+    ignored, and reported under `budget_name`, if the model's markers of reasoning are not known, whereas max_reasoning_tokens in `options`
+    is an error then. enforced: whether a tool has a grammar, so that the request fails if nothing can enforce it. left_out: parts of the
+    request that this server cannot do, for the report of the answer."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Answering:
     ignored: list[str]
 
     async def whole(self, call: Call) -> list[ChatResult]:
-        """Waits for the end. Returns the answers, one for each of n."""
+        """Waits for the end of the stream. Returns its answers, of which there are n."""
         async with self.stream:
             async for chunk in self.stream:
                 call.count(chunk)
@@ -173,8 +173,9 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
 
 
 def _check_sizes(asked: Asked, settings: Settings) -> None:
-    """Raises ValueError if there are too many tools, or if a schema or a tool has too many bytes. The table of fields only counts the
-    entries of `tools`. In /v1/responses, entries with a namespace and items of the conversation contain further tools."""
+    """Raises ValueError if there are too many tools, or if a schema or a tool has too many bytes. The tools are counted here again, because
+    the table of fields only counts the entries of `tools`. In /v1/responses, an entry that is a namespace contains several tools, and items
+    of the conversation may contain further ones."""
     if (count := len(asked.tools)) > settings.max_tools:
         with argument("tools"):
             raise ValueError(f"there are {count} tools; at most {settings.max_tools} are allowed")

@@ -68,7 +68,7 @@ class ArrivingInput:
         return said
 
     def rest(self, whole: str) -> str:
-        """Returns the rest of the whole text when the call is complete."""
+        """Returns the part of the whole text that feed() has not returned. Must be called when the call is complete."""
         left = whole[len(self.sent) :] if whole.startswith(self.sent) else ""
         self.sent += left
         return left

@@ -24,7 +24,8 @@ _ANTHROPIC = {
 }
 
 
-GRAMMAR_SECONDS = 10  # Retry-After if no grammar can be compiled: those in the background take at least 5 s
+# Retry-After, in seconds, if a grammar cannot be compiled now because others are being compiled in the background. Those take at least 5 s.
+GRAMMAR_SECONDS = 10
 
 
 class Refused(Exception):

@@ -130,8 +130,8 @@ class Field:
     to: the keyword of the Python call that gets the value, or None if the endpoint's own code uses the field.
     read: a function that converts the field's value to the keyword's value.
     needed: whether a body without this field is refused.
-    covers: keyword of the Python call that the endpoint's own code makes from this field -> its name in errors. The name is that of the
-    field, or of a part of the field ("text.format")."""
+    covers: the keywords of the Python call that the endpoint's own code sets from this field. Each keyword is mapped to its name in errors,
+    which is the name of the field, or of a part of the field ("text.format")."""
 
     name: str
     schema: Schema
@@ -166,8 +166,8 @@ class Read:
 @dataclass(frozen=True)
 class Fields:
     """The fields of an endpoint's body. inert: names of fields that other servers know. They are accepted, and have no effect here.
-    refused: name of a field -> why this server cannot do what it requests. null and false are accepted, because clients send them as
-    defaults."""
+    refused: name of a field -> why this server cannot do what the field requests. The values null, false and [] of such a field are
+    accepted, because clients send them as defaults."""
 
     fields: tuple[Field, ...]
     inert: tuple[str, ...] = ()
@@ -218,8 +218,8 @@ class Fields:
         return Read(values, keywords, tuple(ignored))
 
     def field_of(self, argument: str | None, given: Collection[str] = ()) -> str | None:
-        """Returns the field whose value a keyword of the Python call gets, for the `param` of an error. If several fields can set the
-        keyword, it is the first one that the body has. given: the names in the body."""
+        """Returns the name of the field that sets a keyword of the Python call, for the `param` of an error. If several fields can set the
+        keyword, returns the first one that the body has. If no field can, returns the keyword. given: the names in the body."""
         found = [each.name for each in self._by_use(given) if argument in each.gives]
         return found[0] if found else argument
 

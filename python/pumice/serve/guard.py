@@ -21,7 +21,8 @@ access = logging.getLogger("pumice.serve.access")
 # Paths that need no key, because they reveal nothing that a key protects. The page itself asks the user for the key.
 OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_FOLDER = "/page/"
-_DOUBTFUL = ("ambiguous_length", "http_version")  # codes of refusals after which the connection's next bytes may be anything
+# Codes of refusals after which the connection is closed, because its next bytes may not be the beginning of a request.
+_DOUBTFUL = ("ambiguous_length", "http_version")
 ASKED_OFTEN = ("/health", "/ready", "/metrics")  # paths that machines request often, so they are only logged at the level "debug"
 _URL = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # groups: host, path
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -92,12 +93,13 @@ class Guard:
             )
         if scope["http_version"] not in ("1.0", "1.1", "2", "3"):
             return Refused(505, f"HTTP/{scope['http_version'][:10]} is not spoken here", code="http_version")
-        # A page of another site could not read the answers, but its requests would make the models compute.
+        # Requests from pages of other sites are refused. Such a page could not read the answers, but its requests would make the models
+        # compute.
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != headers.get("host") and not {"*", origin} & set(origins):
             return Refused(403, f"pages of {origin[:100]!r} may not use this server: --cors-origin allows them", code="origin")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy and this server may use different ones of the two, and so see different requests.
+            # If a proxy uses one of the two headers and this server the other, they see different requests.
             return Refused(400, "Transfer-Encoding and Content-Length were both given", code="ambiguous_length")
         path = scope["path"]
         if self._keys and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER) and scope["method"] != "OPTIONS":
@@ -148,8 +150,8 @@ def _host(header: str) -> str:
 
 
 def _allowed(host: str, hosts: tuple[str, ...]) -> bool:
-    """Returns whether the Host header may have this host. It may be one of the names, or any IP address, because a page of another site
-    always has a name."""
+    """Returns whether the Host header may have this host. It may be one of the names in `hosts`, or any IP address. The check is against
+    pages of other sites that reach this server under a name of theirs (Settings.hosts), and they need a name for that."""
     if host in hosts:
         return True
     try:

@@ -20,7 +20,8 @@ from .models import Served
 from .sampling_fields import MODEL
 from .settings import Settings
 
-# maximum number of tokens for with_pieces: the answer takes about 0.4 KiB of memory per token, and a body may have 32 million
+# Maximum number of tokens for with_pieces. It is needed because the answer takes about 0.4 KiB of memory per token, and a body may have 32
+# million tokens.
 MOST_PIECES = 1 << 17
 
 

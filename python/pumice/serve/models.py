@@ -56,14 +56,14 @@ class Served:
         self.model, self.error, self.used = model, None, time.monotonic()
 
     def habits(self) -> TemplateHabits:
-        """The properties of the model's chat template. The first call renders some short conversations to find them out."""
+        """Returns the properties of the model's chat template. The first call renders some short conversations to find them out."""
         assert self.model is not None
         if self._habits is None:
             self._habits = habits_of(self.model)
         return self._habits
 
     def described(self) -> dict[str, Any]:
-        """The entry of the model in /v1/models."""
+        """Returns the entry of the model in /v1/models."""
         meta: dict[str, Any] = {"loaded": self.model is not None, "tasks": self.tasks, "aliases": self.aliases}
         if self.model is not None:
             info = self.model._info
@@ -126,7 +126,8 @@ class Models:
         return iter(self._served.values())
 
     def find(self, name: str | None) -> Served:
-        """Returns a model by its name or alias. None means the only model. Raises Refused (404), which lists the names."""
+        """Returns a model by its name or alias. None means the only model. Raises Refused, which lists the names: 404 if there is no such
+        model, and 400 if the name is None and there are several models."""
         if name is None and len(self._served) == 1:
             return next(iter(self._served.values()))
         known = self._served.get(self._settings.aliases.get(name or "", name or ""))
@@ -232,8 +233,8 @@ class Models:
 
 
 def _forget(served: Served, done: asyncio.Task[None]) -> None:
-    """Clears a load that has ended, so that the next request begins another one if it failed. The requests that waited for it get its
-    error."""
+    """Clears `served.loading` after a load has ended. If the load has failed, the next request then begins another one, while the requests
+    that waited for the load get its error."""
     if served.loading is done:
         served.loading = None
     if not done.cancelled():

@@ -17,7 +17,7 @@ from .fields import FLAG, TEXT, Field, Fields
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
 
-DOCUMENTS_A_UNIT = 100  # number of documents in Cohere's search unit, a query with up to this many documents
+DOCUMENTS_A_UNIT = 100  # Cohere counts a query with up to this many documents as one search unit
 
 
 def fields(settings: Settings) -> Fields:
@@ -80,8 +80,8 @@ async def rerank(call: Call) -> None:
                 asked = await model.aencode_query([query], details=True, **read.keywords)
             with argument("documents"):
                 given = await model.aencode_document(texts, details=True, **read.keywords)
-            # This is always the cosine, which is between 0 and 1 unless the texts have nothing in common. The own measure of some models is
-            # a distance or a dot product, of which only the order would be meaningful.
+            # The score is always the cosine, which is between 0 and 1 unless the texts have nothing in common. Some models have another
+            # measure, a distance or a dot product. It is not used, because its values would only be meaningful for the order.
             found = np.clip(similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64), 0, 1)
             order = [(int(i), float(found[i])) for i in np.argsort(-found, kind="stable")]
             total, cut = int(given.tokens.sum() + asked.tokens.sum()), given.cut

@@ -26,7 +26,7 @@ from .settings import Settings
 
 _SEALED = "pumice:"  # encrypted_content of a reasoning item is this text, and then the reasoning in base64
 _REASONING = ("effort", "max_tokens", "summary", "generate_summary")  # entries of the field reasoning that have an effect
-# Values of `include`.
+# The values that have an effect in the field `include`.
 _ENCRYPTED, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 # Items of tools that OpenAI runs. They are left out of a conversation, because a model here cannot use them.
 _HOSTED = (
@@ -181,7 +181,7 @@ def _choice(given: Any, tools: Tools) -> tuple[Any, list[dict[str, Any]]]:
 
 # ---------------------------------------------------------------- the request
 def asked_of(read: Read) -> tuple[Asked, Tools]:
-    """Converts a checked body to an Asked."""
+    """Converts a checked body to an Asked. Returns it with the tools of the request."""
     tools = Tools(left_out=list(read.ignored))
     tools.add(read["tools"] or [], "tools")
     items = read["input"]
@@ -234,7 +234,7 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
 
     def assistant() -> dict[str, Any]:
         """Returns the message to which the next text or call belongs. Its texts are lists of parts until the end, because += would copy
-        them."""
+        a whole text for each part."""
         if not found or found[-1]["role"] != "assistant":
             found.append({"role": "assistant", "content": []})
         return found[-1]
@@ -408,7 +408,8 @@ def _form_of(read: Read, tools: Tools, model: str) -> Form:
         "truncation": read.get("truncation", "disabled"),
         "usage": None,
     }
-    dumped(head)  # raises the error of a value that is nested too deep before the answer begins, because this is the request's fault
+    # If a value is nested too deep for JSON, this call raises the error before the answer begins, because it is the request's fault.
+    dumped(head)
     summary = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
     return Form(head, tools, summary, _ENCRYPTED in (read["include"] or ()))
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pumice.serve")
 T = TypeVar("T")
 
-# for work that would block the event loop for too long: number of threads, and maximum number of waiting jobs
+# Number of threads for work that would block the event loop for too long, and maximum number of jobs that wait for one of these threads.
 THREADS, MOST_ASIDE = 8, 4096
 
 
@@ -85,7 +85,7 @@ class Server:
         # the driver's error when a GPU was lost, or None; the models on it do not run until the process is started again
         self.lost: str | None = None
         self.failed: BaseException | None = None  # the error because of which the models could not be loaded, or None
-        self.logs_failure = True  # False for `pumice serve`, which ends with this error as its one line
+        self.logs_failure = True  # whether `failed` is logged; False for `pumice serve`, which itself prints the error when it ends
         self.workers: WorkerFigures | None = None  # with `--workers`, the object that collects the metrics of all workers
         self._starting: asyncio.Task[None] | None = None
 

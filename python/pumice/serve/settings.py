@@ -66,13 +66,13 @@ class Settings:
     header_seconds: float = option(10.0, "load", "how long a client may take for a request's headers")
     body_seconds: float = option(30.0, "load", "how long a client may take for a request's body")
     write_seconds: float = option(60.0, "load", "a client that reads nothing for so long is cut off")
-    # A send takes about 0.13 ms of processor time from the model, and people do not notice steps of 25 a second. The first and the last
-    # tokens are sent at once.
+    # Each send takes about 0.13 ms of processor time from the model. So the tokens are sent 25 times a second, which looks continuous to
+    # people. The first and the last tokens are sent at once.
     chunk_seconds: float = option(0.04, "load", "the tokens of a stream are sent at least so far apart; 0: each by itself")
-    # Keeps proxies from closing the connection as dead.
+    # The comments keep proxies from closing a silent connection as dead.
     ping_seconds: float = option(15.0, "load", "a silent stream gets a comment after so long")
-    # More than the 60 s of nginx, so that nginx closes the connection first: the side that closes first must be the one that sends the next
-    # request.
+    # Longer than the 60 s for which nginx keeps a connection to a server, so that nginx closes the connection first. If this server closed
+    # it first, nginx could send a request at the same moment, and this request would be lost.
     keep_alive_seconds: float = option(65.0, "load", "how long a connection without a request is kept")
     grace: float = option(30.0, "load", "how long requests may go on after SIGTERM or Ctrl-C")
 
@@ -101,8 +101,8 @@ class Settings:
         for name in self.sampling:
             if name not in known:
                 raise unknown_keyword("sampling", name, known)
-        # Both apply to each request. With a wrong value, every request would get 400, which blames the client. Values that depend on the
-        # model's own settings or its tokenizer are checked with each request.
+        # `sampling` and `chunk_seconds` are checked here, because they apply to each request. With a wrong value, every request would get
+        # 400, which blames the client. Values that depend on the model's own settings or its tokenizer are checked with each request.
         check_without_model(self.sampling)
         check_without_model({"chunk_seconds": self.chunk_seconds})
         for alias, name in self.aliases.items():

@@ -50,8 +50,8 @@ class Worker(Process):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen for requests, and to the parent's socket. Any byte from the parent, or the end of the socket, means that the
         worker must stop."""
-        # asyncio accepts up to `backlog` connections at once. Accepting one at a time is fair. Otherwise, if several connections arrive
-        # together, the worker that wakes first would accept all of them. The system's own queue stays long.
+        # asyncio accepts up to `backlog` connections at once. With more than 1, if several connections arrive together, the worker that
+        # wakes first would accept all of them. The listen() below makes the system's own queue of connections long again.
         self.config.backlog = 1
         await super().startup(sockets)
         if self.served.workers is not None:
