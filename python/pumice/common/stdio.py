@@ -50,7 +50,7 @@ def complain(text: str) -> None:
 
 def give_up_output() -> None:
     """Sends the text that is still buffered, and all later text, to /dev/null. Must be called when standard output accepts no more text.
-    The exit code shows the failure."""
+    That text is lost without a further error, but the exit code shows that output failed."""
     _give_up(sys.stdout)
 
 
