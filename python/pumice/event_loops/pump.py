@@ -24,7 +24,7 @@ from .workers import Pools, in_thread, running_loop
 # A Pump's thread ends after this many milliseconds without calls. Until then it keeps the model in memory, unless the model is closed.
 PUMP_MS = 1000.0
 EXIT_SECONDS = 1.0  # maximum time that Python's end waits for the threads of all pumps
-STEPS = 8  # for a call that is not a stream, the tokens of this many steps are delivered together
+STEPS = 8  # number of steps whose tokens are delivered together, for a call that is not a stream
 
 
 class Call:

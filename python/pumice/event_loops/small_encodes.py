@@ -31,7 +31,7 @@ class Small(Told):
         self.prepared: Prepared | None = None  # the tokenized call; None before prepare(), or if prepare() has set `error`
 
     def prepare(self) -> None:
-        """Checks the arguments and tokenizes the texts. Everything else needs the engine."""
+        """Does the part of the call that needs no engine: checks the arguments and tokenizes the texts."""
         try:
             self.prepared = self._model._prepare_encode(self._inputs, self._options, self._role)
         except BaseException as error:

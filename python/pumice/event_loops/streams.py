@@ -80,7 +80,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         """Returns the call, and starts it if it was not started before. Returns None if the stream was closed before it began."""
         if self._call is None and not self._closed:
             self._call = call = await pump.begin(self._pools, self._make, streams=True)
-            if self._closed:  # closed by another task or thread; a _close() after this line sees `_call` and closes the call itself
+            if self._closed:  # _close() was called while `_call` was not set; a later _close() closes the call itself
                 call.close()
         return self._call
 

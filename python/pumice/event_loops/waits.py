@@ -10,8 +10,8 @@ _current: ContextVar[Waits | None] = ContextVar("pumice.waits", default=None)
 
 
 class Waits:
-    """`with Waits() as waits:` watches the asynchronous calls that the block's task makes, of any model, and the streams that it begins in
-    the block. A call waits until the engine begins to compute it, also while its texts wait for a thread that tokenizes them."""
+    """`with Waits() as waits:` watches the asynchronous calls, of any model, that the block's task makes in the block, and the streams that
+    it begins there. A call waits until the engine begins to compute it, also while its texts wait for a thread that tokenizes them."""
 
     def __init__(self) -> None:
         self._calls: list[tuple[float, Callable[[], bool]]] = []  # (time of the call, function that returns whether the call still waits)
