@@ -354,7 +354,7 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
 def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
     """Adds a rule for one or more consecutive calls, and returns an expression for them. skipped: the beginning of the first call, which
     the rule leaves out because an earlier rule has already matched it."""
-    # If true, the rule matches one call, for one of two reasons: a call is the whole answer, or _free() itself repeats the rule.
+    # Whether the rule matches only one call. This is so if a call is the whole answer, or if _free() itself repeats the rule.
     alone = written.alone or (asking.calls == "free" and not written.before)
     listed = "%calls%" in written.call
     first = "" if listed or written.before else skipped

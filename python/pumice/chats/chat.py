@@ -288,7 +288,7 @@ class Chats:
         shape: ResponseTemplate, template: ChatTemplate, question: Question, variables: dict[str, Any], text: str, calls: bool
     ) -> str:
         """Returns the end of the prompt that belongs to the answer, if the answer continues the last message. Raises ChatTemplateError if
-        the response template parses the message's text as something else than it is (content or reasoning)."""
+        the response template would parse the message's text as another kind than it is, for example content as reasoning."""
         *before, last = question.messages
         try:
             if shape.anchor is not None:
