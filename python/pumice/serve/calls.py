@@ -166,7 +166,8 @@ class Call:
         return Refused(413, f"the body is larger than {self.server.settings.max_body} bytes, the most that this server takes")
 
     def release(self) -> None:
-        """Frees the memory that the request holds when it is over, and counts the figures that are known only then."""
+        """Frees the memory that the request holds, and counts the figures that are known only at the end. Called when the request is
+        over."""
         found = None if self._stream is None else self._stream.result
         if found is not None and self.model is not None:
             # The timings are those of the whole call, so all its results have the same ones.

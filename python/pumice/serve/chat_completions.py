@@ -115,7 +115,7 @@ def asked_of(read: Any) -> Asked:
 
 
 def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
-    """Returns the numbers of tokens of all answers together."""
+    """Returns the numbers of tokens of the prompt, and of all answers to it together."""
     prompt, new = results[0].prompt_tokens, sum(len(result.ids) for result in results)
     reasoning = sum(result.kind_tokens.get("reasoning", 0) for result in results)
     return {

@@ -1,5 +1,5 @@
-"""HTTP connections: uvicorn's protocol on h11, to which this module adds time limits. uvicorn alone waits for ever for a client that stops
-within its headers."""
+"""HTTP connections: uvicorn's protocol on h11, to which this module adds time limits. Without them, uvicorn waits for ever for a client
+that stops within its headers."""
 
 from __future__ import annotations
 

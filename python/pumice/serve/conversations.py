@@ -54,7 +54,8 @@ class Asked:
 
 @dataclass
 class Answering:
-    """An answer that is being generated. ignored: parts of the request that the chat template does not use."""
+    """An answer that is being generated. ignored: parts of the request that have no effect, because the chat template does not use them or
+    this server cannot do them."""
 
     model: Model
     served: Served
@@ -316,7 +317,8 @@ def structured(given: Mapping[str, Any], field_name: str = "structured_outputs")
 
 
 def grammar_of(read: Read) -> Grammar | None:
-    """Returns the grammar of the field structured_outputs or grammar. A body may have one of them."""
+    """Returns the grammar in the field structured_outputs or grammar, or None if the body has neither. Raises Refused (400) if it has
+    both."""
     whole, lark = read["structured_outputs"], read["grammar"]
     if whole is not None and lark is not None:
         raise Refused(400, "structured_outputs and grammar were both given; an answer has one form", param="grammar")

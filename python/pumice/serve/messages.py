@@ -198,7 +198,7 @@ def _join(first: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _assistant(content: Any, where: str, left_out: list[str]) -> dict[str, Any]:
-    """Converts an assistant's message. Its texts are lists of parts."""
+    """Converts an assistant's message. In the result, each text is a list of parts, which _conversation() joins at its end."""
     message: dict[str, Any] = {"role": "assistant", "content": []}
     for i, block in enumerate(_blocks(content, where)):
         kind = block.get("type") if isinstance(block, Mapping) else None
@@ -217,7 +217,8 @@ def _assistant(content: Any, where: str, left_out: list[str]) -> dict[str, Any]:
 
 
 def _said(content: Any, where: str, role: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Converts a user's message to several messages, for results of tools and for its texts. Their contents are lists of parts."""
+    """Converts a message of the user or the system. Returns a message for each result of a tool, and then one for all texts. The content of
+    each is a list of parts, which _conversation() joins at its end."""
     found: list[dict[str, Any]] = []
     texts: list[str] = []
     for i, block in enumerate(_blocks(content, where)):
