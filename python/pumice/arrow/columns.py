@@ -35,7 +35,7 @@ Bools = npt.NDArray[np.bool_]
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 # The keywords of encode() that Encode takes too. It does not take `out`, `output`, `max_active_dims` and `details`, because they decide
-# where the result goes and what it is, nor `show_progress_bar`, because a job cannot show one progress bar per batch.
+# where the result goes and what it is, nor `show_progress_bar`, because a job with many batches would show as many bars.
 ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "max_active_dims", "details", "show_progress_bar"))
 # The keywords of generate() that Generate takes too. It does not take `n`, which would give several texts per row, nor `logprobs`, whose
 # numbers have no column.
@@ -63,8 +63,8 @@ class _Source:
             options = dict(load or {})
             check_load_options("load", options)
             name = os.fsdecode(source)
-            # The process that loads the model may have another current folder. A name that is no path on this disk, such as a hub id, stays
-            # as it is.
+            # A path is made absolute, because the process that loads the model may have another current folder. A name that is no path on
+            # this disk, such as a hub id, stays as it is.
             call = functools.partial(load_model, os.path.abspath(name) if os.path.exists(name) else name, **options)
         else:
             raise TypeError(f"{owner}: source must be a path, a hub id or a Model, not {type(source).__name__} {shown(source)}")
@@ -100,7 +100,8 @@ class _NewColumns:
         options: dict[str, Any],
         valid: tuple[str, ...],
     ) -> None:
-        """columns: argument -> name of a column, or None if there is no such column. The column of texts comes first.
+        """columns: name of an argument -> name of the column that it names, or None if it names no column. The first entry is the column of
+        texts.
         options: the keywords for the model's call.
         valid: the keywords that this call takes."""
         for name in options:
@@ -146,8 +147,9 @@ class _NewColumns:
                 raise ValueError(f"the table has a column {column!r} already: give the new one another name by {argument}=")
 
     def __call__(self, table: T) -> T:
-        """Returns the table or record batch with the new columns after its own, which are not copied. Raises what check() and the model's
-        call raise, ValueError for a null text (null="error"), and TypeError if `table` is neither a Table nor a RecordBatch."""
+        """Returns the table or record batch with the new columns after its own columns. The own columns are not copied. Raises what check()
+        and the model's call raise, ValueError for a null text (null="error"), and TypeError if `table` is neither a Table nor a
+        RecordBatch."""
         if not isinstance(table, (pa.Table, pa.RecordBatch)):
             raise TypeError(
                 f"{self._owner} maps a pyarrow.Table or RecordBatch, not {type(table).__name__} "
@@ -178,15 +180,18 @@ class _NewColumns:
         raise NotImplementedError
 
     def _without_nulls(self, texts: pa.Array | pa.ChunkedArray, what: str) -> tuple[pa.Array | pa.ChunkedArray, Bools | None]:
-        """Returns (texts, present). No text of `texts` is null. `present` is None if there is a text for each row. Otherwise (null="null")
-        it is an array that is True for each row that has a text. Raises ValueError for a text that is not UTF-8."""
+        """Returns (rest, present). `rest` is `texts` with each null replaced (null="empty") or left out (null="null"). `present` is None if
+        `rest` has a text for each row. Otherwise (null="null") `present` is an array that is True for each row that has a text. Raises
+        ValueError for a text that is not UTF-8."""
         try:
             texts.validate(full=True)
         except pa.ArrowInvalid as error:
             if "UTF8" not in str(error):
                 raise
-            arrow_values(texts, what)  # raises an error with the row, unless the text is a dictionary entry that no row uses
-        if pa.types.is_dictionary(texts.type):  # a value of the dictionary may be null, so the dictionary is replaced by its values
+            arrow_values(texts, what)  # raises an error that names the row, unless the text is a dictionary value that no row uses
+        # A value of the dictionary may be null, which null_count does not count. So each row's index is replaced by the value that it
+        # refers to.
+        if pa.types.is_dictionary(texts.type):
             texts = texts.cast(pa.large_string())
         if not texts.null_count:
             return texts, None
@@ -210,13 +215,13 @@ class Encode(_NewColumns):
     is divided into batches.
 
     source: a path or a hub id, as for pumice.load(), or a Model. A Model is pickled as its path, so the path must exist on every machine.
-    text: the column of texts: strings of any Arrow type, also as a dictionary.
+    text: the name of the column of texts. The texts are strings of any Arrow string type, also in a dictionary.
     vector: the name of the new column. Its type is float32[d], or int8[...] or uint8[...] with another `precision`.
     role: "query" and "document" encode as encode_query() and encode_document() do, None as encode().
     null: what a null text means. "error" raises ValueError, "empty" encodes an empty text, "null" makes the vector null.
     load: a dict with options of pumice.load(), for a path.
     options: the keywords of encode(), except out, output, max_active_dims, details and show_progress_bar. precision="int8" and "uint8" need
-        precision_ranges, because the ranges of a batch would depend on how the table is cut.
+        precision_ranges, because ranges computed from each batch would depend on how the table is cut into batches.
 
     Raises TypeError and ValueError, which name the argument. A path that does not exist is an error of the first use.
     """
@@ -299,10 +304,10 @@ class Generate(_NewColumns):
     process.
 
     source: a path or a hub id, as for pumice.load(), or a Model. A Model is pickled as its path, so the path must exist on every machine.
-    prompt: the column of prompts, strings that are used as they are.
+    prompt: the name of the column of prompts, which are strings. They are continued as they are, unless `chat` is True.
     text: the name of the new column of strings.
     chat: True takes each prompt as the message of a user, and answers it as chat() does, by the model's chat template.
-    finish_reason: the name of a second new column, which says why each text ended ("eos", "length", ...), or None.
+    finish_reason: the name of a second new column, which says why each text ended ("eos", "length", ...), or None for no such column.
     null: what a null prompt means. "error" raises ValueError, "empty" continues an empty text, "null" makes the new values null.
     load: a dict with options of pumice.load(), for a path.
     options: the keywords of generate(), except n and logprobs.
@@ -342,7 +347,7 @@ class Generate(_NewColumns):
             return []
         if not self._chat:
             return [(each.text, each.finish_reason) for each in model.generate(prompts, **self._options)]
-        # The model's steps compute the calls of all threads together.
+        # One thread per prompt calls chat(). The model's steps compute the calls of all threads together.
         running: set[Run] = set()
         left = False
 

@@ -1,4 +1,4 @@
-"""Encodes a column of Parquet files. Each file becomes a new file. If a run was stopped, the next one leaves out the complete files."""
+"""Encodes a column of Parquet files. Each file becomes a new file. If a run was stopped, the next run skips the files that are complete."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..common.arguments import did_you_mean, shown_path
 from .columns import Encode
 
 KEY = b"pumice.encode"  # key of _Job.record() in the metadata of the files that this module writes
-ROWS = 8192  # rows per row group: 12 MiB of vectors with 384 columns, two windows of encode()
-# Name of a hash in the record -> what it means if the hash differs.
+ROWS = 8192  # default number of rows per row group; they are two windows of encode(), and with 384 columns their vectors take 12 MiB
+# Key of _Job.record() whose value is a hash -> words of the error message for an existing file in which this hash differs.
 _MEANING = {
     "footer": "the input has changed since",
     "vectors": "its vectors are of another model, prompt, normalisation, width or device",
@@ -44,11 +44,11 @@ class _Job:
     source: Path
     target: Path
     rows: int
-    about: dict[str, Any]  # what identifies the input, in the form of the record
+    about: dict[str, Any]  # the entries of record() that identify the input
     columns: list[str]  # the columns that are copied to the output, in the order of the input
 
     def record(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns the metadata of the output that describe the run that wrote it. Runs with equal records write equal rows."""
+        """Returns what the output's metadata say about the run that writes the output. Runs with equal records write equal rows."""
         return {**self.about, **options, "columns": self.columns}
 
 
@@ -216,8 +216,8 @@ def _files(inputs: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
 
 
 def _tables(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Joins batches to tables of `rows` rows. Otherwise a table could be shorter, because pyarrow ends a batch where a row group of the
-    file ends."""
+    """Joins batches to tables of at least `rows` rows; only the last table may have fewer. A single batch may have fewer rows, because
+    pyarrow ends a batch where a row group of the file ends."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
