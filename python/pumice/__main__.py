@@ -68,7 +68,7 @@ def _layers(text: str) -> int | str | list[int]:
     return int(text) if re.fullmatch(r"-?\d{1,15}", text) else text
 
 
-# The options of loading, which are keywords of load(): (function that parses the value, help text).
+# The options of the commands that load a model: keyword of load() -> (function that parses the value, help text).
 LOADING: dict[str, tuple[Any, str | None]] = {
     "device": (str, '"auto", "cpu", "vulkan", "vulkan:1", "vulkan:0+vulkan:1"'),
     "gpu_layers": (_layers, '"auto", "all" or how many; "10,22": of each GPU'),
@@ -80,7 +80,7 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "compute": (str, '"auto" or "float32"'),
     "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
 }
-# The options of loading for commands that hold conversations.
+# The same options and those of the chat template, for the commands that hold conversations.
 LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {
     "chat_template": (str, "a file with a Jinja template, or the name of one of the model's own, in place of the model's"),
 }
@@ -262,7 +262,7 @@ def run_info(arguments: argparse.Namespace) -> int:
     from .loading.hub import resolve
 
     path = resolve(arguments.model)
-    # Whether the model is in a module's folder, because the folder itself has no config.json.
+    # Whether `path` is a folder that has modules.json but no config.json, so that the model is in the folder of one of its modules.
     apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()
     layout = read_layout(path) if apart else None
     file = open_layout(layout) if layout else _core.open_file(str(path))

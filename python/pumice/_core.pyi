@@ -43,7 +43,7 @@ class GrammarLibrary:
     """The C functions of the llguidance library at `path`. Raises OSError if Python has not loaded this library."""
 
     version: str
-    missing: list[str]  # functions that the library lacks; if it is not empty, no GrammarTokens must be made with this library
+    missing: list[str]  # functions that the library lacks; no GrammarTokens must be made with a library that lacks one
     def __init__(self, path: str) -> None: ...
 
 class TokenBytes:
@@ -101,16 +101,16 @@ class ModelFile:
 
     def keys(self) -> list[str]: ...
     def format(self, name: str) -> str:
-        """Returns the format of a tensor in which read() returns it: that of the file, or for GGUF types that are converted to another
-        format (IQ2_XXS), that other format. Raises UnsupportedModelError if the tensor holds no weights (I32)."""
+        """Returns the format in which read() returns a tensor. It is the tensor's format in the file or, if read() converts the tensor
+        (IQ2_XXS in GGUF files), the format to which it is converted. Raises UnsupportedModelError if the tensor holds no weights (I32)."""
 
     def read(self, name: str, offset: int = 0, count: int | None = None) -> bytes:
         """Returns `count` bytes of a tensor from `offset` on (None: all bytes after `offset`), in the format that format() returns."""
 
     def packing(self, name: str) -> tuple[str, str] | None:
-        """For a tensor that read() converts, returns (how it is packed in the file, why no format holds its weights exactly). The first is,
-        for example, "AWQ, 4 bits, groups of 128" or "IQ2_XXS". The second is "" if a format does. Returns None if read() does not convert
-        the tensor."""
+        """For a tensor that read() converts, returns (how it is packed in the file, why no format of pumice holds its weights exactly). The
+        first is, for example, "AWQ, 4 bits, groups of 128" or "IQ2_XXS". The second is "" if a format holds them exactly. Returns None if
+        read() does not convert the tensor."""
 
 def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:
@@ -138,7 +138,8 @@ class Calibration:
     """Packs the matrices of a model's layers and chooses the codes by the activations that texts produce (cpp/engine/calibration.h). Runs
     on the CPU."""
 
-    # Name of a tensor -> (layer, number of the layer's input by which the tensor is multiplied). Other tensors cannot be packed here.
+    # Name of a wanted tensor -> (layer, index of the layer's input by which the tensor is multiplied). Wanted tensors without an entry
+    # cannot be packed here.
     places: dict[str, tuple[int, int]]
     memory: int  # maximum number of bytes that pack() allocates
     def __init__(
@@ -150,12 +151,13 @@ class Calibration:
         threads: int | None = None,
     ) -> None: ...
     def pack(self, tensor: str, format: str, cancel: Cancel | None = None) -> tuple[bytes, float, float]:
-        """Returns (packed rows of a tensor in `places`, loss of searched codes, loss of codes by feedback); the losses are those on the
-        texts `held`. Calls are fastest in the order of `places`."""
+        """Returns (packed rows of a tensor in `places`, loss with the codes that a search chooses, loss with the codes of error feedback).
+        The rows have the codes with the smaller loss. Both losses are measured on the texts `held`. Calls are fastest in the order of
+        `places`."""
 
     def products(self, tensor: str, cancel: Cancel | None = None) -> list[tuple[int, _Float32, _Float32]]:
-        """Returns, for each block of columns: its first column, the sums of products of columns over `seen`, and those over `held`. Only
-        the lower triangles of the sums are defined. For tests."""
+        """Returns a tuple for each block of columns of the tensor's input: the block's first column, the sums over the texts `seen` of the
+        products of two columns, and the same sums over `held`. Only the lower triangles of both matrices are defined. For tests."""
 
 class LoadOptions:
     """The options of load() and plan(), as plain values. pumice.load() explains them. None means automatic."""
@@ -165,8 +167,8 @@ class LoadOptions:
         *,
         device: str = "auto",
         gpu_layers: int | None = None,
-        gpu_layers_each: Sequence[int] = [],  # for each GPU: None means automatic, -1 means all
-        gpu_experts: int | None = None,  # None means automatic, -1 means all
+        gpu_layers_each: Sequence[int] = [],  # number of layers on each GPU; None means automatic, -1 means all
+        gpu_experts: int | None = None,  # number of layers whose experts are on the GPU; None means automatic, -1 means all
         quantize: str | None = None,
         n_ctx: int | None = None,
         kv_dtype: str = "f16",
@@ -182,10 +184,10 @@ class LoadOptions:
         modules: Sequence[dict[str, Any]] = [],
         score_ids: Sequence[int] = [],  # for a causal reranker: its labels are the logits of these ids at the last token of a text
         task: str | None = None,  # the task whose adapters are merged into the weights (jina v3)
-        # Low-rank adapters. Each dict has file, and modules, a list of (matrix, tensor a, tensor b, scale, layout); loading/lora.py makes
-        # them.
+        # Low-rank adapters. Each dict has file, and modules, a list of (matrix, tensor a, tensor b, scale, layout). loading/lora.py makes
+        # these dicts.
         lora: Sequence[dict[str, Any]] = [],
-        sketch: bool = True,  # whether a CPU makes a sketch of the head if the sketch makes decoding faster
+        sketch: bool = True,  # whether a CPU makes a sketch of the output head (cpp/cpu/sketch.h) if that makes decoding faster
         mtp: bool = True,  # whether the layer that predicts draft tokens is loaded, if the file has one
         assistant: ModelFile | None = None,  # the file of the model's assistant, which predicts draft tokens
         # Whether to load an encoder's MLM head, for sparse vectors. "never": no. "maybe": if config.json names a class ...ForMaskedLM and
@@ -224,7 +226,8 @@ def gguf_head(folder: ModelFile) -> dict[str, Any]:
 
     family: str.  architecture: general.architecture, or "" if llama.cpp has none for this model.
     keys: the metadata that describe the model, by key.  tensors: arrays that are not made from a tensor of the folder, by name.
-    folded: a list of fields, named as by config_differences(), that differ because values of the file's tensors have changed instead.
+    folded: a list of fields, named as by config_differences(), that differ between the folder and the GGUF file, because tensors of the
+    GGUF file were multiplied by their values.
     generates: whether the model's family generates text."""
 
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None, stop: Cancel | None = None) -> Model:
@@ -249,9 +252,10 @@ class Model:
         states_in_use and states_cached (now), and of the cache of experts: expert_hits and expert_reads (since load())."""
 
     def stats(self) -> dict[str, Any]:
-        """Returns the state of the batch of all requests. Numbers of requests: running, waiting, lagging. Rows in the last step: step_rows.
-        Totals since load(): steps, prompt_tokens, decoded_tokens, preempted, busy_seconds. Numbers of pages: pages_in_use, pages_cached,
-        pages_budget. Numbers of states: states_in_use, states_cached, states_budget."""
+        """Returns the state of the batch of all requests. Numbers of requests: running, waiting, and lagging (unfinished, but not able to
+        take part in a step now). Rows in the last step: step_rows. Totals since load(): steps, prompt_tokens, decoded_tokens, preempted,
+        busy_seconds. Numbers of pages: pages_in_use, pages_cached, pages_budget. Numbers of states: states_in_use, states_cached,
+        states_budget."""
 
     def set_limits(self, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
         """Sets those limits that are not None. Returns all limits."""
@@ -334,8 +338,9 @@ class Model:
         """Returns the logits after the last id (V,), or after each id (T, V)."""
 
     def score(self, ids: _Int32, top: int | None = None, cancel: Cancel | None = None) -> Any:
-        """Returns the log-probability of each token after the first, (T - 1,). If `top` is given, returns a tuple of these, the ids of the
-        `top` most likely tokens at each position (T - 1, top), the most likely first, and their log-probabilities (T - 1, top)."""
+        """Returns the log-probability of each token after the first, (T - 1,). If `top` is given, returns a tuple of three arrays: these
+        log-probabilities, the ids of the `top` most likely tokens at each position (T - 1, top), the most likely first, and the
+        log-probabilities of these ids (T - 1, top)."""
 
     def request(self, prompts: Sequence[_Int32], params: Sequence[GenerateParams]) -> Request:
         """Makes a request. params: one element for all prompts, or one for each prompt. n, read_ahead, priority, max_seconds and
@@ -357,7 +362,7 @@ class GenerateParams:
     read_ahead: int  # a sequence pauses when this many of its tokens wait to be taken; 0 means no limit
     priority: int  # requests with a higher priority are served first
     max_seconds: float  # the request ends after this time with the tokens so far and the finish_reason "cancelled"; 0 means no limit
-    chunk_seconds: float  # the first token is delivered at once, and later tokens at most once in this time
+    chunk_seconds: float  # minimum number of seconds between two deliveries of tokens; the first token is delivered at once
     eos_ids: list[int]  # each of these ids ends a sequence, and is not returned
     stop_ids: list[int]  # the caller ends a sequence at these ids; like eos_ids, they do not occur in the first min_new_tokens tokens
     bad_words: list[list[int]]  # sequences of ids that are never generated
@@ -401,7 +406,7 @@ class GenerateParams:
         """Raises ValueError if an id is not in the vocabulary, or if settings contradict each other. Model.request() checks this too."""
 
 class Cancel:
-    """Stops a call from another thread, and shows that thread whether the call's work has begun."""
+    """Lets a thread stop a call that another thread makes, and see whether the call's work has begun."""
 
     def __init__(self) -> None: ...
     begun: bool
@@ -419,8 +424,8 @@ class Pump:
     def __init__(self, model: Model) -> None: ...
     def wait(self, max_ms: float) -> list[tuple[int, list[dict[str, Any]], bool]]:
         """Waits until there are new tokens, wake() is called, or max_ms milliseconds have passed. Returns a tuple for each request with new
-        tokens: its tag, the dicts that Request.advance() would return, and whether the request has ended. If an error has ended the
-        request, Request.advance(1, 0) raises the error."""
+        tokens: its tag, the new tokens as a list of dicts like that of Request.advance(), and whether the request has ended. If an error
+        has ended the request, Request.advance(1, 0) raises the error."""
 
     def wake(self) -> None: ...
 
@@ -436,9 +441,9 @@ class Request:
         request, raises it once all tokens have been returned.
 
         There is one dict for each sequence that has new tokens or has ended: sequence, ids (int32: the new tokens), finish_reason (None,
-        "eos", "length", "grammar" or "cancelled"). If max_reasoning_tokens ends the reasoning, the dict has reasoning_cut: the index in the
-        answer of the first token that ends the reasoning; this token may come later. If the request has logprobs, the dict also has
-        logprobs (float32 n), top_ids (int32 n x k) and top_logprobs (float32 n x k). An eos token is not among the ids."""
+        "eos", "length", "grammar" or "cancelled"). If max_reasoning_tokens ends the reasoning, the dict has reasoning_cut: the index, in
+        the answer, of the first of the tokens that end the reasoning. A later call may return this token. If the request has logprobs, the
+        dict also has logprobs (float32 n), top_ids (int32 n x k) and top_logprobs (float32 n x k). An eos token is not among the ids."""
 
     def start(self, tag: int, steps: int) -> None:
         """Starts the request. From then on, Pump.wait() delivers its new tokens whenever `steps` steps have produced some. Raises

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_LONGEST = 4000  # maximum number of characters of a message, because a text from a file may have megabytes
+_LONGEST = 4000  # maximum number of characters of a message, which may quote a text from a file with megabytes
 
 
 class PumiceError(Exception):
