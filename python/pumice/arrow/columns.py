@@ -347,7 +347,8 @@ class Generate(_NewColumns):
             return []
         if not self._chat:
             return [(each.text, each.finish_reason) for each in model.generate(prompts, **self._options)]
-        # One thread per prompt calls chat(). The model's steps compute the calls of all threads together.
+        # Up to CHATS_AT_ONCE threads call chat(), each for one prompt at a time. The model's steps compute the calls of all threads
+        # together.
         running: set[Run] = set()
         left = False
 

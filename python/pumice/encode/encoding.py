@@ -47,7 +47,7 @@ MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine c
 OUTPUTS = ("sentence", "tokens", "both", "sparse")
 FEW_TEXTS = 64  # maximum number of texts that EncodeOptions.takes_few() accepts; a small encoder takes about 0.1 s for them
 
-_LOGITS_PER_CALL = 1 << 24  # maximum number of tokens' logits in one call of the engine; they take 64 MiB
+_LOGITS_PER_CALL = 1 << 24  # maximum number of logits (tokens x labels) in one call of label_tokens(); they take 64 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,9 +238,9 @@ _OF_TEXT = re.compile(r"^the result of text (\d+) ")
 
 @contextmanager
 def _counted_from(first: int, numbers: npt.NDArray[np.intp] | None = None) -> Iterator[None]:
-    """Corrects the text index in a NumericError of the engine, whose call gets only some of the caller's texts. Changes it to the index in
-    the caller's call. first: the caller's index of the engine's first text. numbers: for each text of the engine, its distance from `first`
-    in the caller's texts, if some of these are left out."""
+    """Corrects the text index in the message of a NumericError. The engine counts only the texts that it gets, and the caller may have
+    passed more texts. first: the index of the engine's first text among the caller's texts. numbers: if some of the caller's texts are left
+    out, the distance of each text of the engine from `first`, in the caller's texts."""
     try:
         yield
     except NumericError as error:

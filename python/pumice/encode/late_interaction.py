@@ -39,7 +39,8 @@ _PYLATE_KEYS = (
 
 @dataclass(frozen=True)
 class Expansion:
-    """Mask tokens that are appended to a query. If their vectors are in the result, they count like those of the query's own tokens."""
+    """Mask tokens that are appended to a query. If their vectors are in the result, similarities use them like the vectors of the query's
+    own tokens."""
 
     length: int  # number of tokens of the expanded query, mask tokens included
     fixed: bool = True  # whether longer queries are cut to `length`
@@ -180,8 +181,8 @@ class Reader:
         self._expansion_id = self._find_expansion() if late.expansion else -1
         found = {word: tokenizer.backend.token_to_id(word) for word in late.skipped}
         missing = [word for word, id_ in found.items() if id_ is None]
-        # A vocabulary may lack tokens of PyLate's default list. A list that differs from the default was made for this model, so a missing
-        # token is worth a warning.
+        # There is no warning about PyLate's default list, because a vocabulary may well lack tokens of it. A list that differs from the
+        # default was made for this model, so a missing token is worth a warning.
         if missing and late.skipped != tuple(string.punctuation):
             warn(
                 FallbackWarning,
@@ -216,7 +217,7 @@ class Reader:
 
     def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False) -> Read:
         """Prepends the prompt to each text, tokenizes the result, and cuts it to the maximum length of the role ("query", "document" or
-        None). lower: whether to convert it to lower case first."""
+        None). lower: whether to convert the prompt and the text to lower case before that."""
         token = self._own_token(prompt)
         before = token[1] if token else prompt
         texts = [(before + text).lower() if lower else before + text for text in texts]

@@ -39,8 +39,8 @@ class Rows:
         self.filled = end
 
     def _resize(self, count: int) -> None:
-        """Grows or shrinks the array in place (realloc moves pages and copies nothing). No view of the array may exist at this time,
-        because the array may move."""
+        """Grows or shrinks the array by realloc(), which moves the pages of a large array and copies nothing. No view of the array may
+        exist at this time, because the array may get another address."""
         self._array.resize((count, self._array.shape[1]), refcheck=False)
 
     def done(self) -> Float32:

@@ -47,7 +47,7 @@ _ACTIVATIONS = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-# Activations of SpladePooling -> number of times that log(1 + x) is applied, including the one that the pooling itself applies.
+# Activations of SpladePooling -> number of times that log(1 + x) is applied. The pooling itself applies it once, and this is included.
 _SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 KNOWN_MODULES = (
     *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
@@ -89,7 +89,8 @@ class SentenceConfig:
     codes: bool = False  # whether text vectors are rounded to codes of 8 bits (rows.code_rows)
     drop_unknown: bool = False  # whether unknown tokens are left out of the mean: yes for model2vec, no for sentence-transformers
     late: late_interaction.LateInteraction | None = None  # how a model with one vector per token tokenizes queries and documents
-    # For a causal reranker, the ids of one or two tokens. The score is the first token's logit; the logit of a second token is subtracted.
+    # For a causal reranker, the ids of one or two tokens. The score is the first token's logit. If there is a second token, its logit is
+    # subtracted.
     score_ids: tuple[int, ...] = ()
     sparse: SparseConfig = field(default_factory=SparseConfig)
 
@@ -151,8 +152,7 @@ def _of_folder(folder: Path) -> Layout:
 
 
 def _bare(folder: Path, config: SentenceConfig) -> Layout:
-    """Returns the layout of a folder without modules.json. The folder was written by transformers or by model2vec, which its config.json
-    tells."""
+    """Returns the layout of a folder without modules.json. Its config.json tells whether transformers or model2vec wrote the folder."""
     values = read_object(folder / "config.json")
     config = _length(folder, config)
     if values.get("model_type") != "model2vec":
@@ -163,8 +163,8 @@ def _bare(folder: Path, config: SentenceConfig) -> Layout:
 
 def _kind(type_: str) -> str:
     """Returns the class name in a module's type. The path before the class name differs between versions:
-    sentence_transformers.models.Dense, sentence_transformers.base.modules.dense.Dense. Code beside a model is never run; of such classes,
-    pumice knows FlexibleQuantizer of the file st_quantize.py."""
+    sentence_transformers.models.Dense, sentence_transformers.base.modules.dense.Dense. The type may also name a class in a Python file
+    beside the model. Such a file is never run; pumice knows what one such class does, FlexibleQuantizer in st_quantize.py."""
     kind = type_.rsplit(".", 1)[-1]
     if kind == "FlexibleQuantizer" and type_ != "st_quantize.FlexibleQuantizer":
         return type_
@@ -192,8 +192,8 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
         )
     static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # a table of vectors or weights accepts texts of any length
     config = replace(config, max_seq_length=None) if first == "StaticEmbedding" else _length(source, config)
-    # Whether the transformer returns logits of the vocabulary. Before sentence-transformers 5.4, such a transformer was a module of its
-    # own.
+    # `logits` below: whether the first module returns logits of the vocabulary. Since sentence-transformers 5.4, a Transformer with
+    # transformer_task "fill-mask" does so. Before, such a transformer was a module of a kind of its own, MLMTransformer.
     file = source / "sentence_bert_config.json"
     task = json_field(read_object(file), "transformer_task", str, file, "fill-mask" if first == "MLMTransformer" else "feature-extraction")
     logits = first in ("Transformer", "MLMTransformer") and task == "fill-mask"
@@ -219,7 +219,7 @@ class _Chain:
         self.config, self.where, self.static, self.logits = config, where, static, logits
         self.modules: list[dict[str, Any]] = []
         self.pooled = static
-        # Whether PyLate 3 wrote the folder. Its encode() normalizes, although the folder has no Normalize module.
+        # Whether PyLate 3 wrote the folder. PyLate's encode() normalizes, although the folder has no Normalize module.
         self.pylate_3 = config.late is not None and config.late.masked
 
     def add(self, kind: str, folder: Path) -> None:

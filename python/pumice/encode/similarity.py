@@ -43,7 +43,8 @@ def products(left: Float32, right: Float32) -> Float32:
 
 
 def of_texts(array: npt.NDArray[Any]) -> str:
-    """Returns the end of an error message about an array of texts in place of vectors. Returns "" for other arrays."""
+    """Returns the end of an error message, which tells how to make vectors, if the array has texts instead of numbers. Returns "" for other
+    arrays."""
     texts = array.dtype.kind in "UT" or (array.dtype.kind == "O" and array.size and isinstance(array.flat[0], str))
     return "; encode_query() and encode_document() make vectors of texts" if texts else ""
 

@@ -19,7 +19,8 @@ Float64 = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
 MOST_COLUMNS = 1 << 31  # maximum number of columns, because indices are int32
-BLOCK_VALUES = 4 << 20  # maximum number of values of a block of the corpus, unless one row has more; its index takes 12 bytes per value
+# Maximum number of values of a block of the corpus, unless one row has more. The block's index takes 16 bytes per value.
+BLOCK_VALUES = 4 << 20
 BLOCK_ROWS = 1 << 16  # maximum number of rows of a block
 QUERIES = 64  # number of queries that are compared with a block at a time
 
@@ -122,7 +123,7 @@ class SparseVectors:
         return len(self.shape) == 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # the constructor checks the arrays of a copy again, and makes them read-only
+        # a copy is made by the constructor, which checks the arrays again and makes them read-only
         return SparseVectors, (self.indices, self.values, self.offsets, self.shape)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
@@ -201,8 +202,8 @@ def same_columns(a: SparseVectors, b: SparseVectors, names: tuple[str, str]) -> 
 
 
 def similarity(a: SparseVectors, b: SparseVectors, kind: str) -> Float32:
-    """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer; distances are negated. If an argument
-    is a single vector, the result does not have that axis."""
+    """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer; distances are negated. If `a` or `b`
+    is a single vector, the result does not have the axis of this argument."""
     result = np.empty((len(a), len(b)), np.float32)
     for first, index in blocks(b, kind):
         for i in range(0, len(a), QUERIES):
@@ -220,7 +221,7 @@ def similarity_pairwise(a: SparseVectors, b: SparseVectors, kind: str) -> Float3
 
 
 def blocks(corpus: SparseVectors, kind: str) -> Iterator[tuple[int, Index]]:
-    """Yields the rows of a corpus in blocks, each as (first row, index)."""
+    """Yields the rows of a corpus in blocks, each as (number of the block's first row, Index of the block)."""
     first = 0
     while first < len(corpus):
         last = int(np.searchsorted(corpus.offsets, corpus.offsets[first] + BLOCK_VALUES, side="right")) - 1
@@ -261,14 +262,14 @@ class Index:
         lengths = ends - starts
         ends_so_far = np.cumsum(lengths)
         total = int(ends_so_far[-1]) if len(lengths) else 0
-        # For each column of the query, the positions of its rows in the index: starts[0], starts[0] + 1, ..., starts[1], ...
+        # The positions in _rows and _values of all values that are in a column of the query: starts[0], ..., ends[0] - 1, starts[1], ...
         at = np.arange(total) + np.repeat(starts - (ends_so_far - lengths), lengths)
         x, y = np.repeat(wide, lengths), self._values[at]
         common = np.bincount(self._rows[at], self._together(x, y), minlength=self._count)
         query = float(self._alone(wide).sum())
         if self._kind == "dot":
             return common.astype(np.float32)
-        if self._kind == "cosine":  # query and _own are sums of y^2; the similarity to a vector without values is 0
+        if self._kind == "cosine":  # query and _own are squared lengths; the similarity to a vector without values is 0
             lengths_both = np.sqrt(query * self._own)
             return np.asarray(common / np.where(lengths_both > 0, lengths_both, 1), np.float32)
         distance = np.maximum(query + self._own + common, 0)

@@ -54,8 +54,8 @@ class ListedWeights:
     tensors: tuple[Any, ...] = ()
 
     def __init__(self, source: Path, folder: Path) -> None:
-        """source: the JSON file.  folder: the module's folder, which has the tokenizer. The attribute `path` is in this folder, wherever
-        `source` is."""
+        """source: the JSON file.  folder: the module's folder, which has the tokenizer. The attribute `path` is a path in this folder, even
+        if `source` is in another folder."""
         self.source, self.path, self.size = source, str(folder / source.name), source.stat().st_size
 
     def get(self, key: str) -> None:
@@ -184,7 +184,8 @@ class Counts:
 
     def __init__(self) -> None:
         self._texts = self._tokens = self._runs = 0
-        self._busy = 0.0  # seconds in which calls were running, without the time since `_since`
+        # Number of seconds in which at least one call was running. If one is running now, the time since `_since` is not included yet.
+        self._busy = 0.0
         self.forget()
         Counts._all.add(self)
 
@@ -354,7 +355,8 @@ class StaticEngine:
         return placement(self._rows().nbytes, self._device)
 
     def memory(self) -> dict[str, int]:
-        """Like _core.Model.memory(). "weights" is the number of bytes of the table, and "scratch" that of the sums in one run."""
+        """Like _core.Model.memory(). "weights" is the number of bytes of the table, and "scratch" is an upper bound of the bytes of the
+        sums and rows in one run."""
         table = self._rows()
         return {"weights": table.nbytes, "kv_budget": 0, "kv_reserved": 0, "kv_used": 0, "scratch": 8 * STEPS * table.shape[1]}
 
@@ -410,8 +412,8 @@ class SparseStaticEngine(StaticEngine):
 
     @staticmethod
     def _columns(weights: Float32, ids: Int32, most: int) -> Int32:
-        """Returns those of the ascending `ids` that the vector keeps: not those whose weight is 0, and at most the `most` ids with the
-        largest weights."""
+        """Returns the columns of a sparse vector. They are those of the ascending `ids` whose weight is not 0. If `most` is not 0, only the
+        `most` ids with the largest absolute weights are returned."""
         ids = ids[weights[ids] != 0]
         if most and len(ids) > most:
             ids = np.sort(ids[np.argsort(-np.abs(weights[ids]), kind="stable")[:most]])
@@ -485,7 +487,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
 def plan(file: _core.ModelFile | ListedWeights) -> dict[str, Any]:
     """Like _core.plan(), for a table of vectors or weights. Reads only the shapes of the tensors, not the weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
-    # without the file's contents, the size of a JSON table is unknown
+    # the size of a JSON table is unknown without the file's contents, and counts as 0
     if (weights := shapes.get("weight")) or isinstance(file, ListedWeights):
         return placement(4 * int(np.prod(weights or (0,))), next(device for device in _core.devices() if device["id"] == "cpu"))
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)

@@ -23,8 +23,9 @@ Aggregation = Literal["none", "simple", "first", "average", "max", "viterbi"]
 AGGREGATIONS = ("none", "simple", "first", "average", "max", "viterbi")
 MOST_ON_A_PATH = 2048  # maximum number of labels for "viterbi", whose memory is proportional to the square of this number
 OUTSIDE = "O"  # the label of tokens outside of all spans
-# The numbers that "viterbi" adds to the score of a path for each step between two tags: key in viterbi_calibration.json -> (tags before the
-# step, tags after it). Two letters mean any of two tags.
+# The allowed steps from the tag of one token to the tag of the next token: key in viterbi_calibration.json -> (tags before the step, tags
+# after it). Two letters mean that either tag is allowed. For each step of a path, "viterbi" adds the number that the file has for the key
+# to the path's score.
 STEPS = {
     "transition_bias_background_stay": ("O", "O"),
     "transition_bias_background_to_start": ("O", "BS"),
@@ -85,7 +86,8 @@ class SpanReader:
         self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))
         self._unknown = tokenizer.special.get("unk")
         self._steps = _steps(self.labels, biases)
-        # The labels without B- and I- (neighbours with equal ones are joined), and whether a label begins a span.
+        # A stem is a label without B- and I-. Neighbours with equal stems are joined, except before a label that begins a span. _stems[i]
+        # is the index of the first label with the same stem as label i, and _begins[i] is whether label i begins a span.
         stems = [label[2:] if label.startswith(("B-", "I-")) else label for label in self.labels]
         first = {stem: i for i, stem in reversed(list(enumerate(stems)))}
         self._stems = np.array([first[stem] for stem in stems])
@@ -152,8 +154,9 @@ class SpanReader:
     def _continues(self, text: str, tokens: TokenLabels) -> Bool:
         """Returns for each token whether it continues the word of the previous token.
 
-        The rules are those of transformers' pipeline. If the vocabulary marks tokens that continue a word, the spelling of such a token is
-        longer than its part of the text. If not, a word begins after a space or with a space. An unknown token is a word of its own."""
+        The rules are those of transformers' pipeline. If the vocabulary marks tokens that continue a word, a token continues a word if its
+        spelling, with the mark, has another length than its part of the text. If the vocabulary has no such marks, a word begins after a
+        space or with a space. An unknown token is a word of its own."""
         starts, ends = tokens.offsets.T
         if self._marks_subwords:
             lengths = np.array([len(self._tokenizer.token(i)) for i in tokens.ids.tolist()])
@@ -196,7 +199,7 @@ def _labelled(probabilities: Float32, places: Int32) -> _Units:
 
 
 def _means(values: Float32, first: Indices) -> Float32:
-    """Returns the means of runs of values, or of rows. `first` has the index at which each run begins."""
+    """Returns the mean of each run of values or rows. `first` has the index at which each run begins."""
     counts = np.diff(first, append=len(values)).astype(np.float32)
     sums: Float32 = np.add.reduceat(values, first)
     return sums / counts.reshape(-1, *[1] * (values.ndim - 1))
@@ -236,7 +239,7 @@ def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
 
 
 def _viterbi(probabilities: Float32, steps: _Steps) -> list[int]:
-    """Returns the sequence of labels with the largest sum of log-probabilities and steps (Viterbi 1967)."""
+    """Returns the sequence of labels with the largest sum of log-probabilities and scores of steps (Viterbi 1967)."""
     # A probability that float32 rounds to 0 counts as the smallest float32 number, so that the sums of paths stay finite and different.
     rows = np.log(np.maximum(probabilities, np.float32(1e-45)))
     labels = np.arange(rows.shape[1])
