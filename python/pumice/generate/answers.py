@@ -21,7 +21,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-# The methods decode() and raw_decode() raise ValueError for NaN, Infinity and numbers that are too large for a double.
+# A JSON decoder that raises ValueError for NaN, Infinity and numbers that are too large for a double.
 DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 

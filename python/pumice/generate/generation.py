@@ -41,7 +41,7 @@ class Generation:
     finish_reason: "stop" (a stop string or stop id), "eos" (the model ended the answer), "grammar" (the grammar allows no further token),
         "length" (max_new_tokens or the context length was reached), or "cancelled".
     prompt_tokens: number of tokens of the prompt, special tokens included.
-    reused_tokens: number of these tokens whose keys and values were in the prefix cache.
+    reused_tokens: number of tokens of the prompt whose keys and values were in the prefix cache.
     seed: the seed of the random numbers: the call's seed or, if the call gave none, a new one.
     params: the settings that the call used, a SamplingParams.
     logprobs: float32 (n,), the natural log-probability of each token. None if the call did not ask for it.
@@ -49,8 +49,8 @@ class Generation:
     top_logprobs: float32 (n, k), their natural log-probabilities. None if the call did not ask for them.
     timings: tokens, seconds and tokens per second of prefill and decode, for the whole call. queued_seconds is the time from the call's
         start to the step that computes the first row of its prompt. first_token_seconds is the time from the call's start to its first
-        token, which may be the end token. With several prompts or samples, both are those of the last one. They are absent if the call
-        ended before.
+        token, which may be the end token. With several prompts or samples, both are those of the last one. Each is absent if the call ended
+        before that step or token.
     device: where the model is, "cpu" or "cpu + vulkan:0".
     pieces: the text of each token. Joined, they are `text`.
     stopped_by: the stop string or the stop id that ended the text, else None. If one token completes several stop strings, it is the one
@@ -101,8 +101,8 @@ class Chunk:
     """A piece of a stream: text that is final, and its tokens. str() of a Chunk is the text.
 
     text: new text, which is final. It may be empty.
-    ids: int32 (n,), the tokens of this chunk. A token comes when all of its text is final, so the beginning of its text may be in the
-        previous chunk.
+    ids: int32 (n,), the tokens of this chunk. A token comes when all of its text is final, so the beginning of the token's text may be in
+        the previous chunk.
     index: the number of the sequence (prompt * n + sample).
     finish_reason: as in Generation, in the last chunk of a sequence. None in all others.
     logprobs, top_ids, top_logprobs, pieces: as in Generation, for the tokens of this chunk.
@@ -360,8 +360,8 @@ class Run:
         return changed
 
     def _steps(self, most: int) -> int:
-        """Returns how many steps to wait for at a time. It is 1 if the call has stops, because the engine computes in vain after a stop.
-        Otherwise it is `most`, because waking a thread takes longer than decoding a token."""
+        """Returns how many steps to wait for at a time. It is 1 if the call has stops, because all steps that the engine computes after a
+        stop are in vain. Otherwise it is `most`, because waking a thread takes longer than decoding a token."""
         return 1 if any(p.stop or p.stop_ids for p in self.params) else most
 
     def to_end(self) -> None:
@@ -376,8 +376,8 @@ class Run:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the request, and leaves its sequences to the thread that receives their tokens. May be called in any thread. to_end() in
-        another thread then returns."""
+        """Ends the request, but does not change its sequences, because another thread may be adding tokens to them. May be called in any
+        thread. to_end() in another thread then returns."""
         self._request.close()
 
     def timings(self) -> dict[str, float]:
@@ -446,7 +446,7 @@ def run_to_end(run: Run, finish: Finish) -> Any:
 class Stream(Iterator[Chunk]):
     """An iterator of Chunks. close() and the end of the `with` block cancel the rest. `result` then has what was generated until then.
     Deleting a Stream also cancels the rest, because the engine's request is deleted with it. (There is no __del__(), because Python would
-    drop a Ctrl-C in it.)
+    drop a KeyboardInterrupt that is raised in it.)
 
     Only one thread at a time may iterate, as with generators. Any thread may close the Stream."""
 
@@ -466,7 +466,7 @@ class Stream(Iterator[Chunk]):
                 raise StopIteration
             raise ValueError("another thread is reading this stream; chunks come to one thread at a time")
         try:
-            if self._reading:  # a signal handler has called this method while its thread was inside it
+            if self._reading:  # this thread was inside this method when a signal handler called it again
                 raise ValueError("this stream is being read already")
             self._reading = True
             try:

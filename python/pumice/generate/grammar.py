@@ -207,16 +207,16 @@ def _text(name: str, given: Any) -> str:
     return plain(given)
 
 
-# GBNF's texts, character classes and comments. Without a closing sign, they reach to the end of the grammar, so that the search takes
-# linear time.
+# Matches a text, a character class or a comment of GBNF. If its closing sign is missing, the match reaches to the end of the grammar, so
+# that the search takes linear time.
 _GBNF_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\r\n]*', re.DOTALL)
 _GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 
 
 def _with_spelt_escapes(text: str) -> str:
     r"""Returns a GBNF grammar without the escapes \u and \U, because llguidance's converter drops the zeros at their beginning: \u00e9
-    becomes \ue9, which is an error. Characters up to U+00FF become \x escapes, which are correct also where the character itself would have
-    a meaning."""
+    becomes \ue9, which is an error. Characters up to U+00FF become \x escapes, which are correct also in places where the character itself
+    would be a sign of GBNF's syntax."""
 
     def spelt(found: re.Match[str]) -> str:
         if not (digits := found[1] or found[2]):
@@ -427,7 +427,7 @@ def check_grammars(
     given: Any, prompts: int, single: bool, sampling: Sequence[Mapping[str, Any] | None] | None = None
 ) -> list[Grammar | None]:
     """Checks the grammar argument of generate() and returns one grammar or None per prompt. If the prompt's entry of `sampling` has a
-    grammar, this one has priority."""
+    grammar, that grammar is returned instead."""
 
     def one(value: Any, name: str) -> Grammar | None:
         if value is None or isinstance(value, Grammar):

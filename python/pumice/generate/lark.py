@@ -19,9 +19,9 @@ def lark_regex(pattern: str) -> str:
     return re.sub(r"\\(.)|/", lambda found: found[0] if found[1] else r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")
 
 
-# The characters of the classes \s, \d and \w in JSON Schema (ECMA-262), as ranges of a regular expression. In Rust, \d and \w include
-# characters of all scripts, and \s includes U+0085 and lacks U+FEFF. The compiler treats \d and \w in a JSON schema as ECMA-262 does, and
-# in Lark as Rust does.
+# Escape -> its characters in JSON Schema (ECMA-262), as ranges. ecma() replaces escapes by these ranges, because Rust's classes differ: \d
+# and \w include characters of all scripts, and \s includes U+0085 and lacks U+FEFF. In a JSON schema, the compiler itself treats \d and \w
+# as ECMA-262 does, so _BLANKS are enough. In Lark it treats them as Rust does, so _WORDS are needed, too.
 _BLANKS = {
     "s": r"\t-\r\x20\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
     "S": r"\x00-\x08\x0e-\x1f!-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\ufefe"
@@ -50,7 +50,8 @@ def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
         if part == "]" and at > begin:
             begin = -1
             return part
-        if part[0] in "[]" or at == begin:  # escaped, because the class [--a] has the characters from - to a
+        # At the beginning of a class, only the first sign is escaped, because [--a] means the characters from - to a.
+        if part[0] in "[]" or at == begin:
             return f"\\{part}"
         return f"{part[0]}\\{part[1]}"
 
@@ -68,8 +69,8 @@ _ITEM = re.compile(
     re.DOTALL,
 )
 _NUL, _QUOTES = "\0", '"\\'
-# Properties of Unicode -> those of the three characters that have the property. Any other property counts as one that none of the three
-# has.
+# Property of Unicode -> those of the three characters NUL, " and \ that have the property. None of the three counts as having any other
+# property.
 _PROPERTIES = {"C": _NUL, "Cc": _NUL, "Other": _NUL, "Control": _NUL, "P": _QUOTES, "Po": _QUOTES, "Punctuation": _QUOTES,
                "Other_Punctuation": _QUOTES, "Pattern_Syntax": _QUOTES, "Any": _NUL + _QUOTES, "ASCII": _NUL + _QUOTES,
                "Assigned": _NUL + _QUOTES, "Common": _NUL + _QUOTES, "Zyyy": _NUL + _QUOTES}  # fmt: skip

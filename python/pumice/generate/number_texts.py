@@ -23,7 +23,7 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # expression grows with the square of the number of digits.
 MOST_DIGITS = 320
 _WHOLE = 2**53  # at and above this number, not every integer is a double
-# Numbers above this are written with an exponent. Integers are not if a bound of the schema is above this number.
+# Numbers above this are written with an exponent, except integers if the schema has a bound above this number.
 _PLAIN = 10**21
 _SMALL = Decimal("1e-20")  # numbers below this are written with an exponent
 _LARGEST = sys.float_info.max
@@ -175,7 +175,7 @@ def _same_length(low: str, high: str) -> list[str]:
 
 
 def _at_least(digits: str) -> list[str]:
-    """Returns expressions for numbers with as many digits as `digits` that are not smaller than it."""
+    """Returns expressions for the numbers that have as many digits as `digits` and are not smaller than `digits`."""
     if not digits.strip("0"):
         return [_digits(len(digits))]
     found = [digits]

@@ -45,7 +45,7 @@ class Reasoning:
 
 
 class ReasoningBudgets:
-    """One model's Marks, converted to the engine's form. Each is converted once. Any number of threads may share this object."""
+    """Converts Marks to the engine's form for one model, and keeps the results. Any number of threads may share this object."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: Callable[[], _core.TokenBytes]) -> None:
         """tokens: a function that returns the bytes of the model's tokens."""
@@ -58,9 +58,10 @@ class ReasoningBudgets:
         with self._lock():
             if (known := self._made.get(marks)) is not None:
                 return known
-        opening = marks.open.rstrip()  # models may leave out blanks after it
+        opening = marks.open.rstrip()  # models may leave out the blanks after the marker
         open_ids, close_ids = self._ids(opening), self._ids(marks.close)
-        # If other parts of an answer begin with the same tokens, the first different token shows that the part is reasoning.
+        # `again` is the beginning of the opening marker, up to and including the first token by which it differs from all markers of other
+        # parts. It is empty if no other marker begins with the same token.
         shared = max((_shared(open_ids, self._ids(other)) for other in marks.others if other), default=0)
         again = open_ids[: shared + 1] if shared else []
         made = _core.ReasoningMarks(

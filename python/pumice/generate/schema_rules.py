@@ -252,7 +252,8 @@ class SchemaRules:
 
 
 class JsonRules(SchemaRules):
-    """Builds rules for JSON whose numbers have all digits of the schema. guidance: the compiler's options, such as whitespace."""
+    """Builds rules for JSON in which the numbers of the schema keep all their digits. guidance: the compiler's options, such as
+    whitespace."""
 
     of_kind = {
         **SchemaRules.of_kind,

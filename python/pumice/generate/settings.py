@@ -190,7 +190,7 @@ _GGUF_KEYS = {
     "general.sampling.xtc_probability": "xtc_probability",
     "general.sampling.xtc_threshold": "xtc_threshold",
 }
-# The version of Mirostat, 1 or 2. If the file has no tau, llama.cpp uses 5.
+# Key of the version of Mirostat, 1 or 2. If the file has no tau, llama.cpp uses a tau of 5.
 _GGUF_MIROSTAT = "general.sampling.mirostat"
 
 
