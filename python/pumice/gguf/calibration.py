@@ -36,7 +36,8 @@ _HELD = 10  # every tenth window is held back to judge the codes
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of the texts. seen: the codes are chosen by these.  held: the codes are judged by these."""
+    """Texts, divided into windows of token ids. seen: the windows by which codes are chosen. held: the windows by which the codes are
+    judged."""
 
     seen: list[Int32]
     held: list[Int32]
@@ -122,7 +123,7 @@ def _contents(text: Text) -> str | Ids:
 
 
 class Calibration:
-    """The tensors of a file whose codes are chosen by texts, and the units that pack them."""
+    """The tensors whose codes are chosen by texts, and the units that pack these tensors."""
 
     def __init__(self, file: _core.ModelFile, windows: Windows, units: Sequence[Unit]) -> None:
         self.file, self.windows = file, windows
@@ -133,7 +134,7 @@ class Calibration:
 
     @property
     def places(self) -> Mapping[str, tuple[int, int]]:
-        """For each of these tensors: (number of its layer, number of the layer's input by which the tensor is multiplied)."""
+        """For each of the tensors: (index of its layer, index of the layer's input by which the tensor is multiplied)."""
         return self._places
 
     @property

@@ -1,7 +1,7 @@
 """Converts the tensors of a folder to those of a GGUF file. The engine describes the changes of names, rows and values (_core.gguf_parts).
 
-All functions except those that do arithmetic only move values, so they accept arrays of any dtype: a tensor that keeps its format is
-changed without being converted."""
+All functions except those that do arithmetic only move values, so they accept arrays of any dtype. A tensor that keeps its format is
+therefore not converted to floats."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def file_bytes(keys: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.floa
 
 
 def raw_metadata(path: Path) -> dict[str, Raw]:
-    """Returns the metadata of a GGUF file, each value in the file's own bytes. _core.open_file() must accept the file, because it checks
-    all lengths."""
+    """Returns the metadata of a GGUF file, each value in the file's own bytes. The caller must have opened the file with _core.open_file(),
+    which checks all lengths, because this function checks none."""
     with path.open("rb") as file:
         file.seek(4)
         version, _, count = struct.unpack("<IQQ", file.read(20))

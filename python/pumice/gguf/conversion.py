@@ -80,7 +80,6 @@ def convert(
 
     Raises UnsupportedModelError if the family has no GGUF form, or if the form cannot express all of config.json; ModelFormatError,
     TokenizerError, NumericError (a NaN, or a number that the format does not hold), FileExistsError, OSError, MemoryError, ValueError (also
-    for packed weights that a mix would round a second time) and TypeError.
     for packed weights that a mix would round a second time) and TypeError."""
     path = resolve(source)
     target = target_path(output)
@@ -231,7 +230,8 @@ _OF_THE_FILE = {
 
 
 _OF_PAIRS = ("RopeTable::interleaved",)
-# Tensors with rope factors change the frequencies. The file that is loaded for the check has only zeros in these tensors.
+# Fields that may differ if the file has tensors with rope factors. Such factors change the frequencies, and the file that is opened for the
+# check has only zeros in these tensors.
 _OF_ROPE_TENSORS = ("RopeTable::inv_freq", "RopeTable::long_inv_freq")
 
 
@@ -240,8 +240,8 @@ def _has_factors(tensors: Sequence[Tensor]) -> bool:
 
 
 def _check_same(file: _core.ModelFile, contents: _Contents, changed: tuple[str, ...]) -> None:
-    """Raises UnsupportedModelError if the engine finds another model in the GGUF file than in the folder. For this check it loads a GGUF
-    file whose weights are 0 and take no disk space.  changed: fields that differ because values or rows of tensors have changed instead."""
+    """Raises UnsupportedModelError if the engine finds another model in the GGUF file than in the folder. For this check, a GGUF file is
+    made whose weights are 0 and take no disk space.  changed: fields that differ because values or rows of tensors have changed instead."""
     with contents.without_weights() as empty:
         try:
             found = _core.config_differences(file, _core.open_file(str(empty)))

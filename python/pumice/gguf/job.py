@@ -31,7 +31,8 @@ from .weights import Part, Unit
 
 log = logging.getLogger("pumice")
 
-_JOURNAL_SECONDS = 2.0  # at least this often, the finished units are written to the disk and then recorded in the journal
+# Maximum time in seconds between two saves. A save writes the finished units to the disk and then records them in the journal.
+_JOURNAL_SECONDS = 2.0
 _WAITING = 2  # number of pieces per worker that may wait to be written
 
 
@@ -65,7 +66,7 @@ def _grouped(keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -
     """Returns the units of each file. Raises ValueError if a single unit needs a file larger than `most`."""
     if most is None:
         return [list(units)]
-    # size of the head of the first file, and of the others
+    # size of the head of the first file, and size of the head of each other file
     heads = [len(head_bytes({**each, **_split_keys(0, 0, 0)}, [])) + ALIGNMENT for each in (keys, {})]
     sizes = [sum(padded(tensor.bytes) + len(tensor_bytes(tensor, 0)) for tensor in unit.tensors) for unit in units]
     alone = [heads[number > 0] + size for number, size in enumerate(sizes)]
@@ -246,7 +247,8 @@ class Job:
 
     def _save_interrupted(self, done: int) -> None:
         """Records in the journal how many units are finished, without waiting for the disk. These units count until the system is
-        restarted, because the system still holds what is not on the disk. After a crash, only the units that are on the disk count."""
+        restarted, because until then the system keeps in memory what is not yet on the disk. After a crash, only the units that are on the
+        disk count."""
         if boot := _boot():
             self._note({"units": self._on_disk, "written": done, "boot": boot})
         else:

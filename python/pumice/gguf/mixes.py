@@ -20,7 +20,7 @@ from .packing import PLAIN, fits
 from .weights import ALWAYS_F32, Unit
 
 Where = Callable[[int, int], bool]  # (number of a matrix among those of its kind, number of layers) -> whether the step applies to it
-# (format, where): the first step that applies gives the format; if none applies, it is that of most matrices
+# Pairs (format, where). A matrix gets the format of the first step that applies to it, or Mix.base if none applies.
 Steps = tuple[tuple[str, Where], ...]
 
 _LAYER = re.compile(r"^blk\.(\d+)\.")
@@ -28,8 +28,8 @@ _LAYER = re.compile(r"^blk\.(\d+)\.")
 _KEPT = re.compile(r"altup|laurel|per_layer_model_proj")
 # Format whose blocks do not fit a number of columns -> the format that replaces it. F16 replaces all others (tensor_type_fallback()).
 _INSTEAD = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
-# Architecture -> number of layers of its models of 70 billion parameters, whose values have at least Q5_K (LLM_TYPE_70B in
-# src/models/*.cpp).
+# Architecture -> number of layers of its models of 70 billion parameters. In these, the matrices that compute values get Q5_K instead of
+# Q3_K and Q4_K (LLM_TYPE_70B in src/models/*.cpp).
 _SEVENTY_BILLION = {"llama": 80, "llama-embed": 80, "qwen2": 80, "olmo": 80}
 
 
@@ -54,8 +54,9 @@ def _part(of: int) -> Where:
 @dataclass(frozen=True)
 class Mix:
     """The formats of a mix. base: the format of most matrices.  file_type: general.file_type (llama_ftype in llama.h).  values: formats of
-    the matrices that compute values (attn_v, attn_qkv, attn_kv_b).  shared: format of values that four or more heads share, if it is
-    another one. downs: formats of ffn_down.  outputs: format of attn_output.  outputs_of_8: the same in a model with eight experts."""
+    the matrices that compute values (attn_v, attn_qkv, attn_kv_b).  shared: format of these matrices if four or more heads share keys and
+    values, or "" if this makes no difference. downs: formats of ffn_down.  outputs: format of attn_output.  outputs_of_8: the same in a
+    model with eight experts."""
 
     base: str
     file_type: int
@@ -155,8 +156,8 @@ def outline(names: tuple[str, ...], architecture: str, get: Callable[[str], Any]
 class Chooser:
     """Chooses the format of each tensor of a model.
 
-    to: the name of a mix.  keep: regular expression -> format, for tensors whose names match; the first match counts. formats: the formats
-    of all free matrices, in place of a mix."""
+    to: the name of a mix.  keep: regular expression -> format, for tensors whose names match; the first match counts. formats: name ->
+    format, for all matrices for which is_free() is true, in place of a mix."""
 
     to: str
     model: Outline

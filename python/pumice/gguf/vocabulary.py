@@ -78,8 +78,8 @@ def _difference(tokenizer: Tokenizer, found: Built) -> str | None:
 
 
 def _tokens(tokenizer: Tokenizer, rows: int) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Returns the text and the type of each token. An id without a token gets an unused one, because llama.cpp needs a token for each row
-    of the embedding."""
+    """Returns the text and the type of each token. An id without a token gets a token of the type UNUSED, because llama.cpp needs a token
+    for each row of the embedding."""
     tokens, types = [f"[PAD{i}]" for i in range(rows)], np.full(rows, UNUSED, np.int32)
     for token, i in tokenizer.backend.get_vocab(with_added_tokens=True).items():
         tokens[i], types[i] = token, NORMAL
@@ -89,8 +89,8 @@ def _tokens(tokenizer: Tokenizer, rows: int) -> tuple[list[str], np.ndarray[Any,
 
 
 def _special_keys(tokenizer: Tokenizer) -> Keys:
-    """Returns the keys for the ids of special tokens, and for those that stand before and after a text. If the folder names none of the
-    latter, those that its tokenizer adds are used."""
+    """Returns the keys for the ids of special tokens, and the keys that say whether special tokens are added before and after a text. If
+    the folder names no bos or eos token, those that its tokenizer adds around a text are used."""
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls", "mask": "mask"}
     special, around = dict(tokenizer.special), tokenizer.backend.encode("").ids
     if tokenizer.bos_id is not None:

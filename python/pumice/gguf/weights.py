@@ -51,7 +51,8 @@ class Unit:
 
 @dataclass(frozen=True)
 class _Source:
-    """A tensor of the folder, or the matrices of a layer's experts, which become one tensor. shape: that of one matrix."""
+    """A tensor of the folder, or the matrices of a layer's experts, which become one tensor. shape: that of the tensor, or of one expert's
+    matrix."""
 
     name: str
     files: tuple[str, ...]
@@ -310,8 +311,8 @@ def file_units(file: _core.ModelFile, choose: Choose, columns: Columns = _alike)
 
 
 def searched(units: Sequence[Unit]) -> list[Tensor]:
-    """Returns the tensors whose codes are searched. These are all in quantized formats, except Q8_0, which is rounded as llama.cpp rounds
-    it, and except tensors that keep their bytes."""
+    """Returns the tensors whose codes are searched. These are all tensors in quantized formats, except those in Q8_0, which is rounded as
+    llama.cpp rounds it, and those that keep their bytes."""
     formats = {*_core.build_info()["pack_formats"]} - {"Q8_0"}
     return [tensor for unit in units if not unit.copied for tensor in unit.tensors if tensor.format in formats]
 
