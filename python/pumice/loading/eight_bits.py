@@ -25,7 +25,8 @@ MOST_DISTANCE = 2e-4
 
 
 class Comparison(NamedTuple):
-    """worst: the smallest cosine between the two vectors of a text.  distance: the mean of 1 - cosine."""
+    """How near the vectors of two engines are. worst: the smallest cosine between the two vectors of a text.  distance: the mean of 1 -
+    cosine."""
 
     worst: float
     distance: float

@@ -60,8 +60,8 @@ def gguf_parts(path: Path) -> list[Path]:
 
 
 def files_of(source: str) -> Iterator[Path]:
-    """Yields the files that load() may read for a local path: the parts of a GGUF file, or the files in a folder whose suffixes are among
-    those that load() looks for."""
+    """Yields the files that load() may read for a local path: the parts of a GGUF file, or those files of a folder that have a suffix for
+    which load() looks."""
     try:
         path = Path(source).expanduser()
     except RuntimeError:  # the path is ~ with a user that the system does not have; load() will report it

@@ -123,7 +123,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
         choice("quantize", o["quantize"], (None, *(name.lower() for name in _core.build_info()["pack_formats"])))
     choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
-    # With float32 weights, f16 keys and values change the logits of a Llama by up to 6e-3, and f32 keys and values by up to 1e-5.
+    # With float32 weights, f16 keys and values change the logits of a Llama by up to 6e-3, and f32 keys and values by up to 1e-5. So the
+    # default with compute="float32" is f32.
     if o["kv_dtype"] is None:
         o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
     if o["task"] is not None:

@@ -50,7 +50,8 @@ class Plan:
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """A dict for each device with two sizes in bytes: "weights", and "kv" for the keys and values of one sequence."""
+        """A dict for each device, with sizes in bytes: "weights", "kv" for the keys and values of one sequence and, if the model has
+        recurrent layers, "state" for one state of each of them."""
         result: dict[str, dict[str, int]] = {}
         for row in self.rows:
             total = result.setdefault(str(row["device"]), dict.fromkeys(self._sizes, 0))
