@@ -76,7 +76,7 @@ def _ticks() -> tuple[int, int]:
 
 def busy(seconds: float = 0.3) -> str | None:
     """Watches the processors for `seconds`. Returns a warning if other programs keep more than a quarter of them busy. Otherwise returns
-    None, also on systems that do not tell."""
+    None, also on systems without /proc/stat."""
     try:
         worked, idle = _ticks()
         time.sleep(seconds)

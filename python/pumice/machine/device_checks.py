@@ -391,8 +391,9 @@ def _attend_unseen() -> Trial:
 
 
 def _recurrent(carried: bool) -> Trial:
-    """Checks convolutions and recurrences, with saved states or over whole texts. With states, the first batch has a prompt whose states in
-    the middle and at the end are saved, and a short prompt. The second batch continues from two of these states."""
+    """Checks convolutions and recurrences, which either continue from saved states (`carried`) or run over whole texts. With states, the
+    first batch has a prompt whose states in the middle and at the end are saved, and a short prompt. The second batch continues from two of
+    these states."""
     keys, values = _KV_HEADS * _HEAD_DIM, _HEADS * _HEAD_DIM
     columns = np.cumsum([0, keys, keys, values, _HEADS, _HEADS]).tolist()
     views = {name: (0, columns[i], columns[i + 1] - columns[i]) for i, name in enumerate(("q", "k", "v", "step", "beta"))}

@@ -168,7 +168,7 @@ def _blas() -> Iterator[Check]:
     blas = _core.build_info()["blas"]
     found = str(blas or "none")
     if not blas or re.match(r"(none|no|not|cannot|could not|failed|missing|disabled)\b", found, re.IGNORECASE):
-        if _proved():  # the package contains a copy of OpenBLAS only on Linux on x86-64
+        if _proved():  # the system is not Linux on x86-64, so the package contains no copy of OpenBLAS
             yield Check("PASS", "BLAS", f"{found}; float32 models run on pumice's own kernels")
             return
         yield Check(
