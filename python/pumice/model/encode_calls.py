@@ -45,7 +45,7 @@ class EncodeCalls(ModelBase):
         batch_size, token_budget: the maximum size of a micro-batch, in texts of the maximum length or in tokens. Both change speed and
             memory, but not the result (on a GPU its last bits may differ).
         normalize: whether vectors are scaled to length 1. None means the setting of the model's files.
-        truncate_dim: keeps only the first columns, this many. Vectors are cut, and then normalised.
+        truncate_dim: the number of columns to keep, the first ones. Vectors are cut, and then normalised.
         precision: "float32", "int8", "uint8" (255 steps of each column's range), "binary" or "ubinary" (packed signs).
         precision_ranges: (2, d), the lowest and the highest value of each column for int8 and uint8. None means the ranges in this call.
         output: "sentence" returns one vector per text. "tokens" returns the vectors of all tokens, as a list of (tokens, d). "both" returns

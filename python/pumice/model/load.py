@@ -83,7 +83,6 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         This is a ModelFormatError. With "warn" it is an IncompleteModelWarning, and the model runs without the tensor, so that its results
         are not those of the original model.
     prompts: name -> text that encode(prompt_name=name) prepends to each text.
-    prompts: name -> text that encode(prompt_name=name) puts before each text.
     progress: True, False, None (shows a bar over the bytes if loading takes longer than a second), or a function of (done, total).
 
     Raises FileNotFoundError, OSError, ModelFormatError, UnsupportedModelError, TokenizerError, DeviceNotFoundError, MemoryError,

@@ -104,7 +104,7 @@ class Window:
 
 @contextmanager
 def _about(place: str) -> Iterator[None]:
-    """In this block, the message of an error that a text causes gets `place` as its beginning."""
+    """A context manager. If a text causes an error in the block, `place` is put before the error's message."""
     try:
         yield
     except (NumericError, TokenizerError, ValueError) as error:
@@ -120,8 +120,8 @@ def first_scored(window: Int32) -> int:
 
 
 def read_windows(texts: Iterable[str], tokenizer: Tokenizer, size: int, to_ids: Callable[[str, str], Int32]) -> list[Window]:
-    """Returns the windows of all texts in which at least one token is scored. Raises ValueError if fewer than two tokens are scored in all
-    windows together."""
+    """Returns, for all texts together, the windows in which at least one token is scored. Raises ValueError if fewer than two tokens are
+    scored in all windows together."""
     given = [texts] if isinstance(texts, str) else texts
     found: list[Window] = []
     read = 0

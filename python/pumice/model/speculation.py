@@ -12,7 +12,9 @@ from ..common.arguments import integer, shown, shown_path
 if TYPE_CHECKING:
     from .base import ModelBase
 
-MATCHING = 3  # a lookup finds where the last MATCHING ids occurred earlier, and guesses the ids that followed them there
+# Default number of ids that must match in a lookup. A lookup finds where the last MATCHING ids occurred earlier, and guesses the ids that
+# followed them there.
+MATCHING = 3
 
 
 def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:
