@@ -50,7 +50,7 @@ class ControlTokens:
         self._all = [added[i] for i in sorted(added)]
         special = [token.content for token in self._all if token.special]
         self._characters = _hitting(special)
-        # Special token -> index of its first character that private characters replace.
+        # Special token -> index of its first character that is in _characters. This character is replaced by a private character.
         self._key = {text: next(i for i, c in enumerate(text) if c in self._characters) for text in special}
         self._possible = re.compile(f"[{re.escape(''.join(sorted(self._characters)))}]") if special else None
         self._finder = self._make_finder()
@@ -92,8 +92,8 @@ class ControlTokens:
 
 
 class Marks:
-    """Maps characters of control tokens to the private characters that replace them in the caller's texts. Each control token has such a
-    character."""
+    """Maps characters of control tokens to the private characters that replace them in the caller's texts. Each control token has at least
+    one of these characters."""
 
     def __init__(self, tokens: ControlTokens, private: dict[int, str]) -> None:
         self._tokens, self._private = tokens, private
@@ -101,8 +101,8 @@ class Marks:
         self._marked = re.compile(f"[{''.join(private.values())}]+")
 
     def whole(self, text: str) -> str:
-        """Returns a text in which each control token has one marked character. A marked character is one that a private character
-        replaces."""
+        """Returns the text with one character of each control token marked. Marked means that a private character replaces the
+        character."""
         result = list(text)
         for start, token in self._tokens.find(text):
             at = start + self._tokens._key[token]

@@ -314,7 +314,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         defaults = {role: i for role, i in defaults.items() if role != "bos"}
     special = _special_ids(get, defaults, len(vocabulary.tokens), where)
     ends = _ends(vocabulary, special)
-    # In some files, <|im_end|> and similar tokens have the type of plain text.
+    # Makes all end tokens control tokens, because in some files <|im_end|> and similar tokens have the type of plain text.
     if (vocabulary.types[list(ends)] != CONTROL).any():
         types = vocabulary.types.copy()
         types[list(ends)] = CONTROL
@@ -347,9 +347,9 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         charsmap = get("tokenizer.ggml.precompiled_charsmap")
         if charsmap is not None and (isinstance(charsmap, str) or np.asarray(charsmap).dtype.kind not in "iu"):
             raise TokenizerError(f"{where}: tokenizer.ggml.precompiled_charsmap is not a list of bytes. {FIX}")
-        # Encoders with this kind of tokenizer use XLM-R's. It adds <s> and </s> around a text, even if an old file has no keys for that. It
-        # always collapses spaces. The key remove_extra_whitespaces is ignored, because converters took its value from
-        # clean_up_tokenization_spaces, which is about decoding.
+        # Encoders with this kind of tokenizer have the tokenizer of XLM-R. This tokenizer adds <s> and </s> around a text, even if an old
+        # file has no keys for that. It always collapses spaces. The key remove_extra_whitespaces is ignored, because converters took its
+        # value from clean_up_tokenization_spaces, which is about decoding.
         encoder = _is_xlmr(vocabulary) or get("general.architecture") == "bert"
         backend = unigram(
             vocabulary,

@@ -101,7 +101,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _sentencepiece(_read_bytes(named, given=True), named)
         if named is not None and named.suffix == ".txt":
             return _bert(named, folder, given=True)
-        # A file that exists but cannot be read is an error. The next file in the list might make a different tokenizer.
+        # A file that exists but cannot be read is an error, because the next file in the list might make a different tokenizer.
         if os.path.lexists(path):
             return _cased(_backend_of(_read_bytes(path, named is not None), path), folder)
         if os.path.lexists(folder / "vocab.txt"):
@@ -295,7 +295,8 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
         stated = read_object(folder / name).get("eos_token_id")
         ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
     bos = special.get("bos", built.bos_id)
-    # The user has passed a tokenizer.json for a GGUF file. Its ids are the same as those of the GGUF file, which knows the end tokens.
+    # If the model is a GGUF file, the user has passed this tokenizer for it. Both have the same ids, so the special tokens that the GGUF
+    # file names are used, too.
     if file.kind == "gguf":
         for role in ("bos", "eos", "eot", "eom"):
             stated = file.get(f"tokenizer.ggml.{role}_token_id")

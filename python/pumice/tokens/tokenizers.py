@@ -37,7 +37,7 @@ class TokenBatch:
     offsets: Int64
     types: Int32 | None  # token types (segment ids), or None if all are 0
     lengths_before_cut: Int64  # number of tokens of each text before it was cut, including special tokens
-    # (tokens, 2): each token's first character in its text and the end of its last one; -1 for special tokens around the text
+    # (tokens, 2): for each token, where its first character begins and its last one ends in the text; -1 for special tokens around it
     places: Int32 | None = None
 
     def __len__(self) -> int:
@@ -82,8 +82,8 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         # In tokenizers 0.23, each thread caches up to 10,000 words of each BPE vocabulary. They are never freed, neither with the
-        # vocabulary nor by _clear_cache(). A closed model left 3.2 MB. Without the cache, tokenizing takes 1.2 to 1.3 times as long.
-        # no public method of the package
+        # vocabulary nor by _clear_cache(), and a closed model left 3.2 MB. So the cache is switched off, although tokenizing then takes 1.2
+        # to 1.3 times as long. The package has no public method for that.
         if isinstance(backend.model, models.BPE) and (resize := getattr(backend.model, "_resize_cache", None)):
             resize(0)
         self.backend = backend
@@ -180,8 +180,8 @@ class Tokenizer:
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        # The ends are collected in a list and not in an array: each call of a numpy function takes microseconds while an engine's data fill
-        # the caches, a twentieth of the time for one sentence.
+        # The ends are collected in a list and not in an array. While an engine's data fill the processor's caches, each call of a numpy
+        # function takes microseconds, which would be a twentieth of the whole time for one sentence.
         ends = [0]
         for body in bodies:
             flat.extend(before)
@@ -421,7 +421,7 @@ def _room(truncate_to: int | None, special: int) -> int | None:
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     """Returns the number of tokens to keep of each text in a pair. First the longer text is cut, at most to the length of the shorter one.
-    If this is not enough, both texts are cut to equal lengths. If the number is odd, the longer text keeps one token more."""
+    If this is not enough, both texts are cut to equal lengths. If `room` is odd, the longer text keeps one token more."""
     if first + second <= room:
         return first, second
     short = min(first, second)
