@@ -5,7 +5,6 @@ ratios.
 
 Without --only, it measures encode, smollm2 and gemma3. The other parts take gigabytes or many minutes, and run only if --only names them:
 1b, 7b, qwen3, gemma2, phi4-mini: models with random weights in Q4_K_M and the shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B
-1b, 7b, qwen3, gemma2, phi4-mini: models with random weights in Q4_K_M and the shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B
     and Phi-4-mini.
 floats: the 1B shape in F16 and BF16.
 long, long-prefill: the 1B shape; decoding after 8,192 tokens, and prefill of a prompt of 4,096 tokens. long-f16 and long-q8_0 are the two
@@ -293,8 +292,8 @@ class Reading:
 
     def share(self, seen: Seen, context: float, kv: str = "f16") -> Callable[[str, dict[str, list[float]]], str]:
         """Prints the speed of the plain read. Returns a function that makes the note of a table row: the GB/s at which decoding read
-        memory, and their percentage of the plain read. Each token reads the weights in the file and the cache of `context` positions (the
-        mean over all tokens)."""
+        memory, and what percentage of the plain read's GB/s this is. Each token reads the weights in the file and the cache of `context`
+        positions (the mean over all tokens)."""
         reads = seen["plain read"]["GB/s"]
         print(f"\n{self._title}: {statistics.median(reads):.1f} GB/s ({min(reads):.1f} to {max(reads):.1f})", end="")
 

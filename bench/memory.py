@@ -70,7 +70,8 @@ def thinned(samples: list[Sample]) -> list[list[float]]:
 
 
 def write_texts(sentences: list[str], file: Path) -> int:
-    """Writes the texts, with a long one in the middle, each of whose words has at least one token. Returns the number of texts."""
+    """Writes the texts, with a long one in the middle. The long text has LONGEST words, and each word has at least one token. Returns the
+    number of texts."""
     words = " ".join(sentences).split()
     texts = [*sentences[:5000], " ".join((words * 2)[:LONGEST]), *sentences[5000:9999]]
     file.write_text("\n".join(texts), encoding="utf-8")

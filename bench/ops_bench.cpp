@@ -131,8 +131,8 @@ void print_limits(const Settings& settings) {
 }
 
 // ---------------------------------------------------------------- OpenBLAS
-// The function of OpenBLAS that computes a whole product in one call, without panels. Its speed is that of OpenBLAS if the bits of a row
-// may depend on the batch.
+// The function of OpenBLAS that computes a whole product in one call, and not in tiles as the executor does. This shows the speed of
+// OpenBLAS without the condition that the bits of a row must not depend on the batch.
 using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                        int ldb, float beta, float* c, int ldc);
 Sgemm whole_sgemm() {

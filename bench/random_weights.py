@@ -32,7 +32,8 @@ class Shape:
     head_norms: bool = False  # whether queries and keys are normalized
     branch_norms: bool = False  # whether there are also norms after attention and after the feed-forward network
     fused: bool = False  # if true, query, key and value are one tensor, and gate and up are another one
-    rope_factors: int = 0  # number of longrope's factors for short texts, and also of those for long texts; 0 if the model has no longrope
+    # Number of longrope's factors for short texts, which equals the number for long texts. 0 if the model has no longrope.
+    rope_factors: int = 0
 
     @property
     def head_size(self) -> int:
@@ -115,8 +116,8 @@ def vector(size: int, fill: float = 1.0) -> Tensor:
 
 
 def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
-    """Returns the tensors by their names in GGUF. For Q4_K_M, the format of the head, and of attn_v and ffn_down in half of the layers, is
-    Q6_K; of a fused attn_qkv, Q5_K; of all other matrices, Q4_K."""
+    """Returns the tensors by their names in GGUF. In Q4_K_M, the head is Q6_K, and so are attn_v and ffn_down in half of the layers. A
+    fused attn_qkv is Q5_K, and all other matrices are Q4_K."""
     mixed = kind == "q4_k_m"
     usual, joined, better = ("Q4_K", "Q5_K", "Q6_K") if mixed else (kind.upper(),) * 3
     hidden, ffn, head = shape.hidden, shape.ffn, shape.head_size

@@ -91,7 +91,8 @@ def experts(down: str, hidden: int, ffn: int, count: int, format: str = "Q4_K") 
 
 
 def attention(i: int, hidden: int, q: int, kv: int, rows: int = 1) -> Tensors:
-    """`rows`: number of rows of attn_q per query row. It is 2 if attn_q also has the rows of a gate."""
+    """Returns the matrices of attention in layer i. `rows`: number of rows of attn_q per query row. It is 2 if attn_q also has the rows of
+    a gate."""
     return matrices(
         attn_q=("Q4_K", rows * q, hidden), attn_k=("Q4_K", kv, hidden), attn_v=(better(i), kv, hidden), attn_output=("Q4_K", hidden, q)
     )
@@ -107,8 +108,8 @@ def attention_keys(hidden: int, heads: int, kv_heads: int | list[int], head: int
 
 # ---------------------------------------------------------------- families
 def qwen35(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, value_heads: int, draft: bool = False) -> Model:
-    """Three of four layers are delta rules with 16 key heads. With `draft`, a layer for draft tokens with full attention follows the
-    others."""
+    """Returns a model of the family Qwen 3.5. Three of four layers are delta rules with 16 key heads. With `draft`, a layer for draft tokens, with
+    full attention, follows the others."""
     vocabulary, head, key_heads, width, taps = 248_320, 256, 16, 128, 4
     inner, q, kv = value_heads * width, heads * head, kv_heads * head
     channels = 2 * key_heads * width + inner

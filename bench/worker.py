@@ -454,7 +454,7 @@ class LlamaBatch:
         self._batch = llama_cpp.llama_batch_init(512, 0, 1)
 
     def _decode(self, tokens: list[tuple[int, int, int, bool]]) -> None:
-        """Each of `tokens` is (id, position, sequence, whether its logits are needed)."""
+        """Computes the tokens. Each of `tokens` is (id, position, sequence, whether the token's logits are needed)."""
         self._batch.n_tokens = len(tokens)
         for i, (token, at, sequence, logits) in enumerate(tokens):
             self._batch.token[i], self._batch.pos[i], self._batch.logits[i] = token, at, logits
