@@ -40,7 +40,7 @@ class Tile:
     products: int  # number of the instruction's multiply-adds that one multiply-add of the result needs
     least: tuple[float | None, ...]  # least multiply-adds per cycle on each of CORES; None if the core lacks the instruction
     stack: int  # maximum number of stack accesses in one pass
-    repeats: int = 1  # number of passes of each inner loop that multiplies
+    repeats: int = 1  # number of passes of each inner loop that multiplies, per pass of the loop over blocks
 
 
 # The numbers of `least` are the best known: of these loops, or of loops in assembly that were written to find out what is possible. A loop

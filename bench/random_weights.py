@@ -64,7 +64,7 @@ class Format(NamedTuple):
     id: int  # the format's number in GGUF
     block: int  # number of weights in a block
     size: int  # bytes of a block
-    set: dict[int, bytes] = {}  # offset in a block -> bytes that are the same in all blocks, such as its scale
+    set: dict[int, bytes] = {}  # offset in a block -> bytes that are the same in all blocks, such as the scale
     read_as: str = ""  # the name of the format in memory, if it is another one
 
 

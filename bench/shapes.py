@@ -108,8 +108,8 @@ def attention_keys(hidden: int, heads: int, kv_heads: int | list[int], head: int
 
 # ---------------------------------------------------------------- families
 def qwen35(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, value_heads: int, draft: bool = False) -> Model:
-    """Returns a model of the family Qwen 3.5. Three of four layers are delta rules with 16 key heads. With `draft`, a layer for draft tokens, with
-    full attention, follows the others."""
+    """Returns a model of the family Qwen 3.5. Three of four layers are delta rules with 16 key heads. With `draft`, a layer for draft
+    tokens follows, which has full attention."""
     vocabulary, head, key_heads, width, taps = 248_320, 256, 16, 128, 4
     inner, q, kv = value_heads * width, heads * head, kv_heads * head
     channels = 2 * key_heads * width + inner

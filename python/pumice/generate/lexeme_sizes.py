@@ -68,7 +68,7 @@ def _definitions(source: str) -> dict[str, _Definition]:
         if kind == "comment":
             continue
         if kind == "begin":
-            # `branch` is true if the last branch of the previous definition is empty
+            # `branch` is true if the last branch of the previous definition is empty, which is an optional part
             here.own = Size(here.own.characters, here.own.optional + branch)
             here = found.setdefault(re.sub(r"[\s?!]|\[.*|:.*", "", text), _Definition())
         elif kind == "name":

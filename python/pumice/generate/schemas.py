@@ -65,7 +65,7 @@ _IDLE: dict[str, tuple[Any, ...]] = {
     "dependencies": ({},), "dependentRequired": ({},), "dependentSchemas": ({},), "not": (False,), "propertyNames": (True, {}),
     "unevaluatedItems": (True, {}), "unevaluatedProperties": (True, {}), "uniqueItems": (False,),
 }  # fmt: skip
-# Keywords whose values are counts. JSON Schema allows 2.0 for 2, which the compiler refuses.
+# Keywords whose values are counts. JSON Schema allows 2.0 for 2, which the compiler refuses, so prepared() converts such numbers.
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
 # Keywords that restrict nothing unless one of the listed keywords is beside them.
 _IDLE_WITHOUT = {

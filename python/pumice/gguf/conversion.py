@@ -241,7 +241,8 @@ def _has_factors(tensors: Sequence[Tensor]) -> bool:
 
 def _check_same(file: _core.ModelFile, contents: _Contents, changed: tuple[str, ...]) -> None:
     """Raises UnsupportedModelError if the engine finds another model in the GGUF file than in the folder. For this check, a GGUF file is
-    made whose weights are 0 and take no disk space.  changed: fields that differ because values or rows of tensors have changed instead."""
+    made whose weights are 0 and take no disk space.  changed: fields that may differ, because the conversion changes values or rows of
+    tensors instead."""
     with contents.without_weights() as empty:
         try:
             found = _core.config_differences(file, _core.open_file(str(empty)))

@@ -45,7 +45,8 @@ class Importance:
         shapes = {name: tuple(shape) for name, _, shape, _ in model.tensors}
         digest = hashlib.sha256()
         self._columns: dict[str, int] = {}  # name of a tensor -> number of its columns
-        # name of a tensor -> for each of its matrices, or once for all of them: whether there was an input
+        # name of a tensor -> for each of its matrices, whether the texts gave it an input; only one element if the file has one count for
+        # all
         self._counts: dict[str, list[bool]] = {}
         for name in sorted(entries):
             base = name.rpartition(".")[0]

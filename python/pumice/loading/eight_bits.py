@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _LENGTHS = (1, 2, 4, 8, 16, 24)  # numbers of tokens of successive texts, without special tokens
 _TEXTS = 36
-# Limits for the few texts, chosen so that thousands of texts keep a cosine of 0.999: the smallest cosine, and the largest mean of 1 -
-# cosine. Over 15,000 texts of all-MiniLM-L6-v2 and 5,000 of all-mpnet-base-v2, 1 - cosine of the worst text was 4.4 and 4.0 times the mean.
+# Limits for the _TEXTS random texts: the smallest allowed cosine between the two vectors of a text, and the largest allowed mean of 1 -
+# cosine. They are chosen so that thousands of texts keep a cosine of 0.999. Over 15,000 texts of all-MiniLM-L6-v2 and 5,000 of
+# all-mpnet-base-v2, 1 - cosine of the worst text was 4.4 and 4.0 times the mean, so a mean of 2e-4 suffices.
 LEAST_COSINE = 0.9995
 MOST_DISTANCE = 2e-4
 
@@ -45,8 +46,8 @@ def applies(file: _core.ModelFile, options: Mapping[str, Any], engine: _core.Mod
 
 
 def may_apply(options: Mapping[str, Any], placement: Mapping[str, Any]) -> bool:
-    """Returns whether load() may compare the model of a plan() in this way. It compares encoders only, which need no memory for keys and
-    values."""
+    """Returns whether load() may call keep_promise() for the model of a plan(). It does so for encoders only, which are the models that
+    need no memory for keys and values."""
     packed = any("Q8_0" in row["formats"] for row in placement["rows"])
     return options["quantize"] == "q8_0" and packed and not placement.get("kv_budget")
 

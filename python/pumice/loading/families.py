@@ -42,7 +42,7 @@ def _runs(architecture: str, kind: str) -> str:
     return " or ".join(found)
 
 
-# name of the assistant in files -> family of its model
+# name of an assistant's family in files -> family of the models that it assists
 ASSISTANTS = {"gemma4_assistant": "Gemma 4", "gemma4_unified_assistant": "Gemma 4", "gemma4-assistant": "Gemma 4"}
 
 

@@ -164,7 +164,7 @@ def _alpha(file: Path, key: str, value: Any) -> float:
 
 def _by_module(file: Path, config: Mapping[str, Any], key: str, number: Callable[[Path, str, Any], float]) -> dict[str, float]:
     """Returns the dict in rank_pattern or alpha_pattern, with checked numbers. As in peft, a key is the end of a module's name, or the
-    whole name if it begins with ^. peft allows any regular expression as a key; here only plain names are allowed."""
+    whole name if the key begins with ^. peft allows any regular expression as a key; here only plain names are allowed."""
     given = config.get(key) or {}
     if not isinstance(given, dict):
         raise _broken(file, key, f"{key} is {shown(given)}, not an object")
@@ -211,8 +211,8 @@ class _Selection:
             raise self._contradiction("layers_to_transform", f"{module}, which layers_to_transform leaves out")
 
     def _layer(self, module: str) -> int | None:
-        """Returns the number of the layer to which a module belongs, or None. It is the number after the name of a list of layers, which is
-        one of layers_pattern, or any name if layers_pattern is empty."""
+        """Returns the number of the layer to which a module belongs, or None. In the module's name, this number stands behind the name of a
+        list of layers. Such a list has a name of layers_pattern, or any name if layers_pattern is empty."""
         lists = [rf"(?:^|.*?\.){re.escape(name)}" for name in self._lists] or [r".*?\.[^.]*"]
         found = next((found for each in lists if (found := re.match(each + r"\.(\d{1,9})\.", module))), None)
         return int(found[1]) if found else None

@@ -22,8 +22,8 @@ Work = Callable[[dict[str, Any]], dict[str, float]]
 
 
 def llama_cpp(model: str, threads: int) -> Work:
-    """Prefills a prompt of "ids" and decodes "tokens" more. The next tokens are given and not sampled, so the choice of a token takes no
-    time."""
+    """Returns a function that prefills the prompt "ids" and decodes "tokens" further tokens. These are given and not sampled, so the choice
+    of a token takes no time."""
     llama = importlib.import_module("llama_cpp")
     loaded: dict[int, Any] = {}
 
@@ -46,7 +46,7 @@ def llama_cpp(model: str, threads: int) -> Work:
 
 
 def sentence_transformers(model: str, threads: int) -> Work:
-    """Encodes "texts" with the package's own batch size."""
+    """Returns a function that encodes the list "texts" with the package's own batch size."""
     importlib.import_module("torch").set_num_threads(threads)
     loaded = importlib.import_module("sentence_transformers").SentenceTransformer(model, device="cpu")
 

@@ -143,7 +143,7 @@ class EncodeCalls(ModelBase):
         return vectors.similarity_pairwise(a, b, self._measure(a, b))
 
     def _measure(self, *given: Any) -> str:
-        """Returns the model's measure for these vectors."""
+        """Returns the name of the model's similarity measure for these vectors."""
         return self._config.sparse.similarity if any(map(sparse.is_sparse, given)) else self._config.similarity
 
     @checked_keywords()

@@ -170,8 +170,8 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 def with_own_tokens(added: Mapping[int, AddedToken], plain: Backend) -> tuple[str, dict[int, int]]:
     """Adds the tokens to the tokenizer `plain`. Special tokens get new names that begin with random characters, so that the names occur in
-    no text. Returns these random characters, and a dict from each id that differs to the original id. Special tokens have new ids. If
-    special tokens were in the vocabulary itself, added tokens after the vocabulary have new ids, too (GPT-NeoX)."""
+    no text. Returns these random characters, and a dict that maps new ids to the original ids. Special tokens have new ids. If special
+    tokens were in the vocabulary itself, added tokens after the vocabulary have new ids, too (GPT-NeoX)."""
     prefix = "".join(chr(secrets.choice(PRIVATE)) for _ in range(8))
     known = [added[i] for i in sorted(added)]
     plain.add_tokens(

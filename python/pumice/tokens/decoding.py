@@ -88,7 +88,7 @@ class DecodeStream:
 
     def __init__(self, decoding: Decoding, skip: Container[int], strict: bool = False) -> None:
         self._decoding = decoding
-        self._skip = skip  # ids that have no text
+        self._skip = skip  # ids that are left out of the text
         self._strict = strict  # whether an id without a token is an error
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
