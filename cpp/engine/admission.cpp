@@ -11,10 +11,10 @@ namespace {
 
 using Life = Sequence::Life;
 
-// If any prompt is unfinished, a step may compute at least this many prompt rows, however many sequences decode.
+// Lower bound of Plan::prompt_rows while a prompt is unfinished, so that prompts go on however many sequences decode.
 constexpr std::int64_t kPromptRows = 32;
-// A step that Limits::step_seconds limits has a multiple of this many rows. 12 is a multiple of the tile heights of all kernels (4 and 6
-// rows). A single row beyond such a multiple would take as long as a whole tile.
+// The number of rows in a step that Limits::step_seconds limits is a multiple of this number. 12 is a multiple of the tile heights of all
+// kernels (4 and 6 rows). A single row beyond such a multiple would take as long as a whole tile.
 constexpr std::int64_t kTileRows = 12;
 constexpr std::int64_t kSharedRows = 16;  // takes the place of kPromptRows in a step that Limits::step_seconds limits
 
@@ -53,7 +53,7 @@ Plan Admission::plan(std::span<const std::shared_ptr<RequestState>> requests, co
 
 // ---------------------------------------------------------------- who takes part
 // Collects the sequences that may take part in the step. At most `places` requests take part. A sequence takes no part if its request is
-// beyond that limit, if its reader lags (Sequence::lags), or if its caller is changing its logits. If the sequence was running, it is
+// beyond that limit, if its reader lags (Sequence::lags), or if its caller is changing its logits. A running sequence that takes no part is
 // parked.
 void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, std::int32_t places) {
   PagePool& pool = *runtime_.pages;

@@ -27,8 +27,9 @@ struct Plan {
   // (Admission::gather).
   std::span<Sequence* const> live;
   std::int64_t decode_rows = 0, prompt_rows = 0;  // maximum number of decode rows and of prompt rows in the step
-  double text_price = 1;                          // time of a text's row that yields logits or a score, divided by the time of a prompt row
-  std::int64_t preempted = 0;                     // number of sequences whose pages were taken for other sequences
+  // Time of a row that yields logits or a score of a text without choices (TextTask), divided by the time of a prompt row.
+  double text_price = 1;
+  std::int64_t preempted = 0;  // number of sequences whose pages were taken for other sequences
   // Sequences that cannot get pages, each with its error. Their requests must fail.
   std::vector<std::pair<Sequence*, std::exception_ptr>> failed;
   // Texts that only need pages (TextTask::Wants::room) and have just received them.

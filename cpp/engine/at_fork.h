@@ -28,8 +28,9 @@ class AtFork {
   const Hooks hooks_;
 };
 
-// A lock of a model that may be held during long work. A fork() does not wait until the lock is released. The lock stores the process id of
-// its holder. If the lock was held when the process forked, lock() in the child throws forked_device instead of waiting for ever.
+// A lock for long work of a model, such as building its programs. Because the work is long, a fork() does not wait for its end. Instead,
+// the lock stores the process id of its holder. If another thread held the lock when the process forked, lock() in the child throws
+// forked_device instead of waiting for ever.
 class ProcessLock {
  public:
   void lock();

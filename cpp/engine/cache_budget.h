@@ -2,8 +2,8 @@
 //
 // A running sequence needs two states: the state after its computed tokens, and the state that the next step writes. Further states are
 // kept in the prefix tree, so that later texts can continue from them. The number of these states follows from the number of pages. It is
-// at least one for every 64 pages, because a long text leaves a state after every 2,048 positions. If states are small, it is larger,
-// namely as many states as take an eighth of the pages' bytes, but at most one state per page.
+// at least one for every 64 pages, because a long text leaves a state after every 2,048 positions. If states are small, there are more of
+// them, namely as many as take an eighth of the pages' bytes, but at most one state per page.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace pumice::engine {
 
 struct CacheUnits {
-  // Bytes of one page, which are 0 if the model has no key-value caches. Bytes of one state, which are 0 if the model has no states.
+  // Number of bytes of one page (0 if the model has no key-value caches) and of one state (0 if the model has no states).
   std::uint64_t page_bytes = 0, state_bytes = 0;
 
   static constexpr std::uint64_t kPagesPerState = 64, kRunningStates = 2, kSpareStates = 6;

@@ -104,7 +104,7 @@ void Calibration::find_places(const std::vector<Wanted>& wanted) {
     if (known == found.end() || known->second.size() != 1 || otherwise.contains(each.tensor)) continue;
     const Place place = *known->second.begin();
     const files::TensorInfo* tensor = file_->find(each.tensor);
-    // Skips, among others, a matrix that the file stores transposed, because its rows do not have the width of the input.
+    // Skips every tensor that is not a matrix with rows of the input's width. One reason is that the file stores the matrix transposed.
     const auto cols = programs_.products(place.first).inputs[place.second].width;
     if (!tensor || !tensor->format || tensor->shape.size() != 2 || tensor->shape[1] != cols) continue;
     places_.emplace(each.tensor, place);
@@ -147,8 +147,8 @@ Calibration::Place Calibration::place_of(const std::string& tensor) const {
   return place->second;
 }
 
-// Throws out_of_memory if less than bytes_ is free. The message says how many tokens would fit. With fewer tokens, only the buffers of
-// hidden rows become smaller, which a layer reads and writes.
+// Throws out_of_memory if less than bytes_ is free. The message says how many tokens would fit. Fewer tokens make only two buffers smaller:
+// the hidden rows that a layer reads, and those that it writes.
 void Calibration::require_room() const {
   const std::uint64_t free = backend_->info().memory_free;
   if (bytes_ <= free) return;

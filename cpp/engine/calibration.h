@@ -30,7 +30,7 @@ struct CalibrationTexts {
 // Thread-safe; calls of pack() run one after another.
 class Calibration {
  public:
-  // A tensor that is to be packed.
+  // A tensor that is to be packed, and the format to pack it to.
   struct Wanted {
     std::string tensor;
     Format format;
@@ -45,7 +45,8 @@ class Calibration {
 
   // Returns the inputs of those wanted tensors that are multiplied by exactly one input of one layer. Other tensors are missing from this
   // map: embeddings and output heads, experts, matrices whose attention heads each have an input of their own (HeadLinear), and matrices
-  // that several layers share. pack() is fastest if it is called in the order of the places.
+  // that several layers share. pack() is fastest if it is called in the order of the places. For an earlier layer than that of the call
+  // before, it must run the texts through the model again from the first layer.
   const std::map<std::string, Place>& places() const { return places_; }
   // Returns the maximum number of bytes that pack() needs for one of the wanted tensors, its result included.
   std::uint64_t bytes() const { return bytes_; }
@@ -58,8 +59,8 @@ class Calibration {
   // bytes() is free before the first text is computed. Stops with ErrorKind::cancelled within 100 ms after `cancel` is requested. A later
   // call works as if the cancelled one had not been made.
   Packed pack(const std::string& tensor, Format format, const Cancel& cancel);
-  // Returns the sums of products of the input that a tensor of places() is multiplied by. The reference stays valid until the next call of
-  // pack() or input().
+  // Returns the sums of products (quantize/products.h) of the activations that a tensor of places() is multiplied by. The reference stays
+  // valid until the next call of pack() or input().
   const quantize::Input& input(const std::string& tensor, const Cancel& cancel);
 
  private:
@@ -87,8 +88,8 @@ class Calibration {
   std::vector<float> rows_;                               // hidden rows of all texts
   std::optional<std::size_t> gathered_;                   // the layer that inputs_ belongs to; empty if inputs_ is empty
   std::vector<std::unique_ptr<quantize::Input>> inputs_;  // sums of products, by index of the input; null for inputs that are not needed
-  std::unique_ptr<quantize::CalibratedPacker> packer_;    // packer for the input packs_; null if there is none yet
-  Place packs_;                                           // has a meaning only if packer_ is not null
+  std::unique_ptr<quantize::CalibratedPacker> packer_;    // packs matrices that are multiplied by one input; null if not made yet
+  Place packs_;                                           // the input that packer_ was made for; unused if packer_ is null
 };
 
 }  // namespace pumice::engine

@@ -24,8 +24,8 @@ void Commit::step(Step& step, double seconds) {
   add_up(seconds);
 }
 
-// Returns the cost of one guess in seconds. It is the duration of an additional row, plus an equal part of the time in which smaller models
-// made all guesses of the step. Also enters the duration of a step without prompt rows into cost_.
+// Returns the cost of one guess in seconds. It is the duration of an additional row, plus an equal part of the time that draft models and
+// the draft head spent on all guesses of the step. Also enters the duration of a step without prompt rows into cost_.
 double Commit::guess_price(const Step& step, double seconds) {
   std::int64_t guesses = 0, prompts = 0;
   decoding_ = 0;
@@ -47,8 +47,8 @@ void Commit::count_rows(Step& step) {
   }
 }
 
-// Enters the computed pages of a sequence, and its state if this is a snapshot, into the prefix tree, so that other sequences can share
-// them.
+// Enters the computed pages of a sequence into the prefix tree, so that other sequences can share them. Also enters the sequence's state if
+// a state must be left after these tokens (is_snapshot).
 void Commit::publish(Sequence& s) {
   runtime_.pages->publish(s.table, s.known());
   if (is_snapshot(s, s.computed)) runtime_.pages->keep_state(s.table, s.computed);

@@ -36,7 +36,7 @@ struct Devices {
   std::vector<std::shared_ptr<Backend>> gpus;  // the GPUs that the model may use, in the order in which they run layers
   bool gpu_named = false;                      // the caller named the GPUs, so the CPU must not replace them
   std::vector<std::string> notes;              // one text per GPU that cannot be used, with the reason
-  std::string fallback;                        // why the CPU is used in place of the GPU that "auto" chose; empty if that GPU was opened
+  std::string fallback;                        // why the CPU is used in place of the GPU that "auto" chose; otherwise empty
 };
 
 // Opens the devices that `options` asks for. options.device is "cpu", "vulkan", "vulkan:N", several such GPUs joined by "+", or "auto".

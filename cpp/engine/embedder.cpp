@@ -82,9 +82,10 @@ struct MicroBatches {
 // as equal in size as the texts allow. For example, 8 texts with 217 tokens in all took a fifth longer in batches of 144 and 73 tokens than
 // in two batches of about 109 tokens.
 //
-// The planned size of the batches in a round is the largest multiple of the round's longest text that fits into batch_rows() tokens. Before
-// each round had a size of its own, the longest of all texts decided the size for all rounds. A single text of 158 tokens among 500
-// sentences then made all batches as small as 72 tokens, and one of two workers waited for the other 8.7 % of the time. Now it waits 2.3 %.
+// The planned size of the batches in a round is the largest multiple of the length of the round's longest text that is at most batch_rows()
+// tokens. An earlier version used one size for all rounds, which followed from the longest of all texts. A single text of 158 tokens among
+// 500 sentences then made all batches as small as 72 tokens, and one of two workers waited for the other 8.7 % of the time. With a size for
+// each round, it waits 2.3 %.
 MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
   plan.most_texts = std::max<std::int64_t>(1, kMostPooled / runtime.pipeline.hidden_size());

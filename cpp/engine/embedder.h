@@ -18,14 +18,14 @@ struct Texts {
   std::span<const std::int64_t> offsets;  // ascending indices into ids; one more than there are texts
   std::span<const std::int32_t> types;
   std::int32_t prompt = 0;                    // number of tokens at the beginning of each text that pooling leaves out
-  std::span<const std::int32_t> unseen = {};  // Segment::unseen of each text; empty if it is 0 for all texts
+  std::span<const std::int32_t> unseen = {};  // Segment::unseen for each text; empty: 0 for all texts
 };
 
 using TextsDone = std::function<void(std::int64_t)>;  // called with the number of finished texts, on the thread that called encode()
 
 // Runs the texts, longest first, in micro-batches of at most token_budget tokens (0: the size is chosen automatically). A text longer than
-// token_budget runs alone. If a micro-batch does not fit into a GPU's memory, smaller micro-batches are used. So memory use depends on the
-// budget and not on the number of texts.
+// token_budget runs alone. So memory use depends on the budget and not on the number of texts. If a micro-batch does not fit into a GPU's
+// memory, smaller micro-batches are used.
 //
 // The runtime's pipeline must compute one row per text: a pooled vector or a classifier's logits. Row i of `out`, which has n rows of `d`
 // values for n texts, gets the first `d` values of the row of text i. `normalize` scales each row of `out` to length 1, except that a row
@@ -43,11 +43,12 @@ struct EncodeCall {
 };
 void check_call(const Runtime& runtime, const EncodeCall& call);  // throws if encode() would reject the arguments of the call
 // Runs the texts of several calls together. check_call() must have accepted each call. Either all calls have type ids or none has, and
-// Texts::prompt is the same in all calls. `turn` counts the calls. Throws only errors that end all calls, such as the loss of a device.
+// Texts::prompt is the same in all calls. `turn` counts the calls as waiting until the first run begins. Throws only errors that end all
+// calls, such as the loss of a device.
 void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, EncodeCounts::Turn& turn, const Cancel& cancel);
 
-// Sparse vectors of texts in compressed rows (CSR). The vector of text i has the values values[offsets[i] .. offsets[i + 1]) in the columns
-// `indices` of the same range, which ascend. Columns are token ids, and all values are above 0.
+// Sparse vectors of texts in compressed rows (CSR). For each k with offsets[i] <= k < offsets[i + 1], the vector of text i has the value
+// values[k] in column indices[k]. Columns are token ids, and they ascend within a text. All values are above 0.
 struct SparseRows {
   std::vector<std::int64_t> offsets;  // ascending, beginning with 0; one more than there are texts
   std::vector<std::int32_t> indices;
@@ -55,12 +56,12 @@ struct SparseRows {
 };
 
 // How a text's row of logits (model::Output::sparse) becomes its sparse vector. The row has, for each id of the vocabulary, the largest
-// logit over all tokens of the text. A value of the vector is log(1 + max(logit, 0)) (SPLADE; Formal et al. 2021). If `logs` is 2, the
-// function is applied twice. It is computed with log1p() of doubles, so that all instruction sets give the same bits. The function grows
-// with the logit, so it may be applied after the maximum over the tokens.
+// logit over all tokens of the text. A value of the vector is f(max(logit, 0)) with f(x) = log(1 + x) (SPLADE; Formal et al. 2021), or
+// f(f(max(logit, 0))) if `logs` is 2. f is computed with log1p() of doubles, so that all instruction sets give the same bits. f(x) grows
+// with x, so f may be applied after the maximum over the tokens.
 struct SparseCut {
   std::int32_t most = 0;  // number of values that are kept, largest first; of equal values, smaller ids first; 0 keeps all values
-  int logs = 1;           // how often the function is applied: 1 or 2
+  int logs = 1;           // how often f is applied, 1 or 2
 };
 
 // Computes the sparse vectors of texts. The runtime must be that of Task::sparse (Model::runtime). A micro-batch has at most kMostPooled

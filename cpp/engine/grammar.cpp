@@ -25,12 +25,13 @@ namespace {
 // Size in bytes of the stack of a thread that compiles. It takes address space. The system provides memory only for the pages that are
 // used.
 constexpr std::size_t kStack = std::size_t{256} << 20;
-constexpr auto kPoll = std::chrono::milliseconds(20);  // time between two checks of a waiting thread for a cancel and for time limits
+constexpr auto kPoll = std::chrono::milliseconds(20);  // how often a waiting thread looks for a cancel and checks the time limits
 constexpr std::size_t kMessageBytes = 4000;            // maximum length of an error message, in bytes
-// The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms. The library cannot be interrupted, so a compilation that takes longer
-// than kMostTime is abandoned and goes on in the background. kMostTime limits processor time, because on a busy machine any grammar may
-// take long in elapsed time. A compilation that has not ended after an elapsed time of kMostWait is abandoned, too. At most kMostAtWork
-// compilations run at a time, abandoned ones included, so that slow grammars leave processors to the models. Further compilations wait.
+// Limits for compilations: the maximum processor time, the maximum elapsed time, and the maximum number at a time. The library cannot be
+// interrupted, so a compilation that takes longer is abandoned and goes on in the background. kMostTime limits processor time, because on a
+// busy machine any grammar may take long in elapsed time. The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms. At most
+// kMostAtWork compilations run at a time, abandoned ones included, so that slow grammars leave processors to the models. Further
+// compilations wait.
 constexpr auto kMostTime = std::chrono::seconds(5);
 constexpr auto kMostWait = std::chrono::seconds(60);
 constexpr int kMostAtWork = 2;
@@ -320,7 +321,7 @@ std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<
         llguidance::Matcher* matcher = library.new_matcher(&init, job->kind.c_str(), job->source.c_str());
         const std::shared_ptr<const CompiledGrammar> made(new CompiledGrammar(job->tokens, matcher));
         if (library.matcher_is_error(matcher)) fail(ErrorKind::grammar, message_of(library, matcher));
-        // Computes the first mask here, so that copies of the matcher contain what the library has cached for it.
+        // Computes the first mask here, so that copies of the matcher contain what the library caches when it computes this mask.
         std::vector<std::uint32_t> words(job->tokens->words());
         const std::size_t bytes = words.size() * sizeof(std::uint32_t);
         require(library.matcher_get_mask_byte_size(matcher) == bytes, "llguidance's masks have another size than this vocabulary's");

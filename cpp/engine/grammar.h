@@ -40,7 +40,8 @@ class GrammarTokens {
   const llguidance::Tokenizer* get() const { return tokenizer_; }
   std::size_t words() const { return words_; }  // number of 32-bit words in a mask
 
-  // Returns the longest token that `mask` allows if all other allowed tokens are prefixes of it, else -1.
+  // Returns the longest token that `mask` allows if all other allowed tokens are prefixes of it. Returns -1 if they are not, and also if
+  // the mask allows more than 64 tokens.
   std::int32_t one_text(std::span<const std::uint32_t> mask) const;
 
  private:

@@ -97,7 +97,7 @@ void Inspector::run_layers(std::span<const std::int32_t> ids, std::span<const st
 
 std::string Inspector::beyond_f16(std::size_t layer, std::span<const float> rows, const Batch& batch, RunSpace& space,
                                   const Cancel& cancel) const {
-  constexpr float kRoundsToInfinity = 65520;  // F16 has numbers up to 65504
+  constexpr float kRoundsToInfinity = 65520;  // the smallest float that becomes infinite in F16, whose largest number is 65504
   if (layer >= builder_.description().config.layers.size() || builder_.description().config.layers[layer].attention_heads() == 0) return {};
   const auto& [pipeline, attend] = queries(layer, cancel);
   const Pipeline::Stage& stage = pipeline.stages().back();
@@ -117,8 +117,8 @@ std::string Inspector::beyond_f16(std::size_t layer, std::span<const float> rows
   return {};
 }
 
-// The engine thread calls this function, too, and computes no step in the meantime. So the text of a decoder is cut to the rows of one
-// step.
+// For a decoder, computes only as many tokens of the text as a step may have rows. The reason is that the engine thread calls this
+// function, too, and computes no step for other requests in the meantime.
 std::string Inspector::where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types,
                                         const Cancel& cancel) const noexcept {
   try {

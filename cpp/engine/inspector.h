@@ -16,8 +16,8 @@ namespace pumice::engine {
 // Thread-safe.
 class Inspector {
  public:
-  // `layer_by_layer` returns the runtime of PipelineBuilder::layers(). `preparing` is the lock of the model's programs. The arguments must
-  // outlive this object.
+  // `layer_by_layer` returns the runtime of PipelineBuilder::layers(). `preparing` is the lock that is held while the model's programs are
+  // built. The arguments must outlive this object.
   Inspector(const PipelineBuilder& builder, std::function<Runtime&(const Cancel&)> layer_by_layer, ProcessLock& preparing);
 
   // Computes the attention weights of a layer (0 is the first), that is, how much each token as a query attends to each token as a key.

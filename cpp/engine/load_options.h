@@ -36,7 +36,7 @@ struct LoadOptions {
   std::vector<PoolKind> pooling;
   std::vector<model::ModuleSpec> modules;         // the modules that follow the layers, in order; if empty, the file's modules are used
   model::MlmUse mlm_head = model::MlmUse::maybe;  // whether an encoder's MLM head, which computes sparse vectors, is loaded
-  // If this is not empty, a decoder becomes a reranker, whose labels are the logits of these ids after a text's last token.
+  // Ids that turn a decoder into a reranker, whose labels are the logits of these ids after a text's last token. Empty for other models.
   std::vector<std::int32_t> score_ids;
   // The task whose adapters are merged into the weights (model/adapters.h). The adapters are in the model's own file. Empty if no task is
   // named.

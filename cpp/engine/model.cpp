@@ -22,7 +22,8 @@ using model::ModelPrograms;
 using model::Output;
 using model::Role;
 
-// Returns the pooling to use if neither the options nor the file name one. In a decoder, only the last row has attended to the whole text.
+// Returns the pooling to use if neither the options nor the file name a pooling. A decoder uses the last row, because only that row has
+// attended to the whole text.
 PoolKind usual_pooling(const model::Description& d) { return d.config.causal() ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
@@ -197,8 +198,8 @@ std::string Model::what_made_it(const LoadOptions& options) const {
   if (options.quantize) text += str(", quantize ", name(*options.quantize));
   if (!options.task.empty()) text += str(", task ", options.task);
   if (!options.lora.empty()) text += str(", adapters ", in_base(engine::fingerprint(options.lora), 16));
-  // Pages also have the keys and values of a side part. If the part attends to a layer of the trunk that the last stage does not have, they
-  // have copies of this layer's keys and values.
+  // Appends to `text` what pages hold for the side parts: the keys and values of a side part itself, or copies of those of a trunk layer
+  // that a side part attends to and that is not in the last stage.
   const std::size_t first = placement_.stages.back().first, layers = description_.config.layers.size();
   for (const model::SidePart& side : description_.sides) {
     if (side.reads.empty()) text += ", mtp";

@@ -26,7 +26,7 @@ namespace pumice::engine {
 
 // What a model computes for texts.
 enum class Task : std::uint8_t {
-  text,           // the logits of the next token, with the scores and the generated tokens that follow from them
+  text,           // the logits of the next token, from which scores and generated tokens follow
   vectors,        // a vector per text; every model has this task
   token_vectors,  // a vector per token; every model has this task
   sparse,         // for each text, a logit per token of the vocabulary
@@ -52,8 +52,8 @@ class Model {
   const files::ModelFile& file() const { return *file_; }
   // Returns a number that identifies the contents of the file as they were loaded (engine/fingerprint.h).
   std::uint64_t fingerprint() const { return fingerprint_; }
-  // Returns a text that describes what, besides the contents of the file, determines the bits of keys and values: version, options and
-  // devices.
+  // Returns a text with the version, the options and the devices. Together with the contents of the file, they determine the bits of keys
+  // and values.
   const std::string& made_by() const { return made_by_; }
   // Returns a drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share one drafter, so that
   // their sequences are drafted in one batch. The drafter lives as long as any request uses it.
@@ -103,7 +103,7 @@ class Model {
   std::unique_ptr<PagePool> pages_;
   const std::shared_ptr<EncodeCounts> encode_counts_ = std::make_shared<EncodeCounts>();
   mutable ProcessLock preparing_;
-  // By Output; null if not built yet. The runner of Output::hidden runs the model layer by layer.
+  // The runners, by the value of their Output; null if not built yet. The runner of Output::hidden runs the model layer by layer.
   mutable std::array<std::unique_ptr<Runner>, model::kOutputs> runners_;
   std::unique_ptr<const Inspector> inspector_;
   std::uint64_t fingerprint_ = 0;

@@ -14,7 +14,7 @@ using Delivery = RequestState::Delivery;
 
 // Maximum wait in let_read(). Python takes 0.05 to 0.3 ms to handle the news of a step.
 constexpr auto kReading = std::chrono::microseconds(500);
-// If a reader is late, this many of the next steps do not wait for the reader. So a reader that is always late costs 0.5 ms in 17 steps.
+// Number of steps that do not wait for a reader after the reader was late. So a reader that is always late costs 0.5 ms in 17 steps.
 constexpr std::int32_t kSkipped = 16;
 
 }  // namespace

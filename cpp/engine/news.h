@@ -1,6 +1,6 @@
 // Delivers the news of requests, such as new tokens, to the threads that read them. A reader is either a thread that waits for its own
-// request (Request::wait), or the thread that reads the news of all started requests (Scheduler::pump). The scheduler's lock is held in all
-// of these functions.
+// request (Request::wait), or the thread that reads the news of all started requests (Scheduler::pump). The caller of each function in this
+// file holds the scheduler's lock.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ class PageBook {
   void reserve(std::int64_t pages);
   void add(std::int64_t pages);  // raises size() to `pages`; the new pages are free
   std::int32_t take();           // takes a free page, which then has one holder; returns -1 if no page is free
-  bool evict();                  // frees the least recently used leaf among the kept pages; returns false if no page is kept
+  bool evict();                  // frees the kept page that is first in the order of eviction (Leaf); returns false if none is kept
   void hold(std::int32_t page);
   void drop(std::int32_t page);  // removes one holder; a page without holders becomes kept if it is in the tree, else free
 
@@ -40,11 +40,12 @@ class PageBook {
   PrefixTree::Match longest(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {
     return tree_.longest(name_of(parent, root), ids);
   }
-  // Inserts a held page into the tree, with the key `ids`, as a child of `parent`. If a kept child of `parent` has a key that is a prefix
-  // of `ids`, that child leaves the tree and becomes free, because the new page contains the same tokens.
+  // Inserts a held page into the tree, with the key `ids`, as a child of `parent`. If `parent` has a kept child without a state whose key
+  // is a prefix of `ids`, that child leaves the tree and becomes free, because the new page contains the same tokens.
   void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
 
-  // Returns the child of page `parent` (or of `root`, as in longest()) with exactly these ids, or -1 if there is none.
+  // Returns the child of page `parent` with exactly these ids, or -1 if there is none. If `parent` is -1, searches the first pages of the
+  // texts under `root`.
   std::int32_t find(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {
     return tree_.find(name_of(parent, root), ids);
   }

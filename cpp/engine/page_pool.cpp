@@ -149,7 +149,8 @@ std::int32_t PagePool::take_state() {
   return book_.take_state();
 }
 
-// Takes a state for a snapshot. Unlike take_state(), this function reclaims no parked table if no other state is left, but returns -1.
+// Takes a state for a snapshot. If no state is free and none can be evicted, returns -1. In that case, take_state() would reclaim a parked
+// table first.
 std::int32_t PagePool::spare_state() {
   while (book_.free_states() == 0)
     if (!grow_states() && !book_.evict_state()) return -1;
@@ -251,8 +252,8 @@ PagePool::Found PagePool::find(std::span<const std::int32_t> ids, std::uint64_t 
   return found;
 }
 
-// Shortens `found` so that it ends with the last page that has a state and whose ids all belong to the text. Only from there can a text of
-// a model with states continue.
+// Shortens `found` so that it ends with the last page that has a state and whose ids all belong to the text. In a model with states, a text
+// can continue only from such a page.
 void PagePool::find_state(Found& found, std::span<const std::int32_t> ids, std::uint64_t root) const {
   found.partial = -1;
   found.partial_tokens = 0;

@@ -48,7 +48,7 @@ class PageTable {
   // sequence's last id and after each guess.
   std::span<const std::int32_t> fresh() const { return fresh_; }
   struct Snapshot {
-    std::int64_t tokens;  // the state follows after this many tokens of the text, which fill whole pages
+    std::int64_t tokens;  // `state` is the state after this many tokens of the text; they fill whole pages
     std::int32_t state;
   };
   // Returns the states that the next step writes for the prefix tree, ascending by tokens.
@@ -92,8 +92,8 @@ class PagePool {
   // Allocates pages for all of `ids` in an empty table. Pages that are in the prefix tree are shared. Returns how many ids, from the first
   // on, are already computed. This number is at most `sharable`, and less than ids.size(), so that the last id is computed and yields
   // logits. `spare` is the number of pages that must be left for other sequences. `stage` is the stage of the text's rope
-  // (Runtime::rope_stage), because only texts of the same stage share pages. If there are too few pages now, returns nullopt and leaves the
-  // table empty.
+  // (Runtime::rope_stage). It is needed because only texts of the same stage share pages. If there are too few pages now, acquire() returns
+  // nullopt and leaves the table empty.
   std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable = kAll,
                                       std::int64_t spare = 0, std::int64_t stage = 0);
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
@@ -110,8 +110,8 @@ class PagePool {
   // because equal texts have equal keys and values.
   void publish(PageTable& table, std::span<const std::int32_t> computed);
   // The next three functions do nothing in a model without states.
-  // Must be called before a step. Takes a state for a snapshot after each of these numbers of tokens, until no state is left. The numbers
-  // must be ascending and fill whole pages.
+  // Must be called before a step. For each element n of `tokens`, takes a state for a snapshot after the first n tokens of the text, until
+  // no state is left. The elements must ascend and be multiples of kPageTokens.
   void plan_snapshots(PageTable& table, std::span<const std::int64_t> tokens);
   // Must be called after a step. Removes the first state from fresh() and makes it state(), the state after the table's computed tokens.
   void advance(PageTable& table);
@@ -160,7 +160,8 @@ class PagePool {
   struct Found {
     std::vector<std::int32_t> pages;  // full pages in the tree that the text begins with
     std::size_t used = 0;             // how many of `pages` need not be computed again
-    std::int32_t partial = -1;        // a page behind the used pages of which the text shares only the first tokens; -1 if there is none
+    // A page that follows the used pages, and of which the text can use fewer than kPageTokens tokens. -1 if there is no such page.
+    std::int32_t partial = -1;
     std::int32_t partial_tokens = 0;  // number of tokens of `partial` that belong to the text
     std::int32_t state_page = -1;     // the page from whose state the text continues; -1 if there is none
     std::int32_t tokens() const { return static_cast<std::int32_t>(used) * kPageTokens + partial_tokens; }

@@ -59,12 +59,12 @@ class Pipeline {
     bool unfinished = false;        // true if the next stage runs the rest of the same layers, so that the output rows are not hidden rows
   };
   // The programs of a draft head (model::Config::draft) or of an assistant (model/assistant.h). `first` runs the layers for an id that was
-  // chosen from the body's row. `next` runs the layers for an id that was guessed. `logits` computes the logits of their output rows.
+  // chosen from a hidden row of the body. `next` runs the layers for an id that was itself guessed. `logits` computes the logits of the
+  // rows that `first` and `next` return.
   struct Draft {
     Stage first, next, logits;
-    // True for an assistant, which stores no keys and values. All its guesses in a step have the position of the sequence's last id. If
-    // false, the position of each guess is one more than that of the guess before, and the draft head stores keys and values for each
-    // guess.
+    // True for an assistant, which stores no keys and values. All guesses of an assistant in a step have the position of the sequence's
+    // last id. False for a draft head, which stores keys and values for each guess. Its guesses have consecutive positions.
     bool fixed = false;
   };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
@@ -97,9 +97,9 @@ class Pipeline {
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
   // Runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` is computed from batch.ids[i] and from
-  // row i of `in`. If `after_trunk` is true, row i of `in` is the body's hidden row of the position before. If it is false, row i of `in`
-  // is the output row of this function from which the id was guessed. A draft head stores keys and values in the pages of the batch's
-  // segments, in a cache that only the draft head reads. draft_logits() computes the logits of the output rows.
+  // row i of `in`. If `after_trunk` is true, row i of `in` is the body's hidden row at the position before that of batch.ids[i]. If it is
+  // false, row i of `in` is the output row of this function from which the id was guessed. A draft head stores keys and values in the pages
+  // of the batch's segments, in a cache that only the draft head reads. draft_logits() computes the logits of the output rows.
   bool drafts() const { return draft_.first.executable != nullptr; }
   bool drafts_from_one_position() const { return draft_.fixed; }
   std::int32_t draft_width() const { return draft_.logits.input_width; }  // number of columns in the output rows of draft()

@@ -18,8 +18,8 @@ struct PlacedProgram {
   const Program* program;
   bool at_load;  // true if load() prepares the program; if false, the first call that needs the program prepares it
 };
-// Returns all programs for which weights are packed. These are the stages of the body, and the programs behind the layers on the last
-// device, such as the head.
+// Returns all programs for which weights are packed. These are the stages of the body, and the programs that the last device runs after the
+// layers, such as the head.
 std::vector<PlacedProgram> placed_programs(const model::ModelPrograms& programs, const Placement& placement, const StageParts& parts);
 
 // Returns the output that load() prepares, which is Output::selected for a decoder with a head and Output::pooled for an encoder.

@@ -48,13 +48,13 @@ struct PlacedDevice {
 };
 
 struct Placement {
-  std::vector<PlacedDevice> devices;  // the devices that run layers of the model
+  std::vector<PlacedDevice> devices;  // the devices that run layers or experts of the model
   std::vector<StagePlan> stages;
   std::optional<std::size_t> experts_device;  // index into `devices`; empty if all experts are on the device of their layer
   std::vector<PlacementRow> rows;
   std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, state = 0, memory_free = 0;  // in bytes, for all devices together
   std::int64_t n_ctx = 0;
-  // The head's device finds up to this many of a row's largest logits faster than the host (Backend::ranks). The number is at most
+  // The largest k for which the head's device finds the k largest logits of a row faster than the host (Backend::ranks). It is at most
   // model::kTopLogits, and 0 if the host is always faster.
   std::int32_t ranks = 0;
   // The side parts that the last stage's device runs, as indices in Description::sides. If a part does not run, `why_no_side` says why.
@@ -66,14 +66,14 @@ struct Placement {
   std::vector<std::string> notes;  // texts that say what was limited or did not fit, and which setting changes that
   // The reasons why results differ from those of the original model. Each reason begins with "lacks" or "has".
   std::vector<std::string> incomplete;
-  std::string fallback;  // why device="auto" uses no GPU although there is one
+  std::string fallback;  // why device="auto" uses no GPU although there is one; otherwise empty
   // The error that load() throws if the model does not fit. Its kind is out_of_memory or out_of_device_memory, and its message has the
   // numbers.
   std::optional<Error> problem;
 };
 
-// A GPU gets only so many layers that the keys and values of this number of positions also fit in its memory. If n_ctx or kv_budget is
-// given, that option decides instead.
+// Number of positions whose keys and values must fit in a GPU's memory beside the layers that the GPU gets. If n_ctx or kv_budget is given,
+// that option determines the number instead.
 inline constexpr std::int64_t kPlannedPositions = 8192;
 
 // Computes the placement of a model on `devices`. Throws invalid_argument if the model cannot have the given n_ctx or gpu_layers.

@@ -9,7 +9,7 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::uint8_t kSpecial = 0xFF;      // the first byte of a special token (TokenBytes)
-constexpr std::int64_t kMostCompleting = 3;  // a UTF-8 character has at most three bytes after its first byte
+constexpr std::int64_t kMostCompleting = 3;  // maximum number of tokens to complete a character: UTF-8 has at most 3 bytes after the first
 std::span<const std::uint8_t> spelling(const TokenBytes& tokens, std::size_t id) {
   const auto bytes = tokens.of(id);
   return !bytes.empty() && bytes.front() == kSpecial ? bytes.subspan(1) : bytes;
@@ -147,7 +147,7 @@ class ReasoningBudget final : public TokenFilter {
   std::size_t spelt_ = 0;           // number of close_ids that the text ends with already; used while ending_ is true
   std::size_t matched_ = 0;         // the text ends with this many bytes of a marker: `close` inside of reasoning, `open` outside
   std::size_t called_ = 0;          // the text ends with this many bytes of the marker `call`
-  std::size_t begun_ = 0;           // number of bytes outside of reasoning; if ReasoningMarks::leads, not counting blanks before them
+  std::size_t begun_ = 0;           // number of bytes outside of reasoning; if ReasoningMarks::leads, leading blanks do not count
   int missing_ = 0;                 // number of bytes that the last UTF-8 character still lacks
   std::int64_t completing_ = 0;     // number of tokens that were allowed beyond the budget to complete a UTF-8 character
   std::vector<std::int32_t> last_;  // the last ids of the answer since its reasoning last began or ended

@@ -24,8 +24,8 @@ class Marker {
   explicit Marker(std::string_view text = {});
   std::size_t size() const { return text_.size(); }
   std::span<const std::uint8_t> text() const { return text_; }
-  // Appends `byte` to a text that ends with the first `matched` bytes of the marker. Returns with how many of the marker's first bytes the
-  // text ends then. `matched` must be less than size().
+  // Appends `byte` to a text that ends with the first `matched` bytes of the marker. Returns how many of the marker's first bytes the
+  // longer text ends with. `matched` must be less than size().
   std::size_t after(std::size_t matched, std::uint8_t byte) const;
   // A text that ends with the first `matched` bytes of the marker may also end with fewer of the marker's first bytes. Returns the largest
   // such smaller number, which may be 0. `matched` must be at least 1.
@@ -36,15 +36,15 @@ class Marker {
   std::vector<std::size_t> shorter_;  // shorter_[i] is shorter(i + 1)
 };
 
-// How the answers of a model mark reasoning. All requests share this object. Markers contain the text of special tokens without their first
-// byte 0xFF (TokenBytes).
+// How the answers of a model mark reasoning. All requests share this object. If a marker contains a special token, it has the token's text
+// without the first byte 0xFF (TokenBytes).
 struct ReasoningMarks {
   std::shared_ptr<const TokenBytes> tokens;
   Marker open, close;
   std::vector<std::int32_t> close_ids;  // the tokens that spell `close`
   Marker call = Marker();               // begins a tool call, after which no reasoning follows; empty if there is no such marker
-  // Consecutive ids that count as the beginning of reasoning, although they are only the first part of `open`, because no other part of an
-  // answer begins with them. Empty if there are no such ids.
+  // Consecutive ids that spell only the first part of `open`, but count as the beginning of reasoning, because no other part of an answer
+  // begins with them. Empty if there are no such ids.
   std::vector<std::int32_t> again = {};
   std::vector<std::int32_t> openers = {};  // tokens that contain all of `open`: the result of tokens_with(open, tokens)
   bool leads = false;  // true if only the first part of an answer can be reasoning, so that later markers are plain text

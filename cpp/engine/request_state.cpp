@@ -36,8 +36,8 @@ bool RequestState::held() const {
 }
 
 bool RequestState::due() const {
-  // A sequence that lags takes part in no step until its news is read. So its reader would wait for ever for wanted_steps steps. A sequence
-  // may lag after fewer steps, because a step with guesses may add several tokens.
+  // A sequence may lag (Sequence::lags) after fewer than wanted_steps steps, because a step with guesses may add several tokens. A sequence
+  // that lags takes part in no step until its news is read. So its reader would wait for ever if it waited for the remaining steps.
   if (std::ranges::any_of(sequences, &Sequence::lags)) return true;
   if (unread_steps < wanted_steps) return false;
   if (chunk_seconds() <= 0 || collected == Clock::time_point::min()) return true;

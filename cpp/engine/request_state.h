@@ -39,7 +39,7 @@ struct Timings {
   std::optional<double> first_token_seconds;  // time when the first token of a sequence is known
 };
 
-// Returns a copy of the exception that has its own Error object, so that threads of several callers do not use and free the same object.
+// Returns a copy of the exception, with an Error object of its own, so that threads of several callers do not use and free the same object.
 std::exception_ptr own_copy(const std::exception_ptr& error);
 
 struct RequestState : std::enable_shared_from_this<RequestState> {
@@ -68,8 +68,9 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   bool ended() const;  // returns true if all sequences have ended
   bool shows() const;  // returns true if the logits of a sequence wait for the caller's answer
   bool held() const;   // returns true if the caller may read or write the pages of a text (TextTask) now
-  // Returns true if `wanted_steps` steps have yielded unread tokens, and either chunk_seconds have passed or a sequence has half of
-  // read_ahead unread tokens. Also returns true if a sequence lags.
+  // Returns true if `wanted_steps` steps have yielded unread tokens, and chunk_seconds have passed since the caller last got tokens. Does
+  // not wait for chunk_seconds if the caller has got no tokens yet, or if a sequence has at least read_ahead / 2 unread tokens. Also
+  // returns true if a sequence lags.
   bool due() const;
   bool ready() const { return closed() || ended() || due() || shows() || held(); }
   bool told_all() const;          // returns true if the caller has got all news and the error, if any
@@ -85,7 +86,7 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
 
   Life life = Life::resting;
   Clock::time_point start = Clock::time_point::max();     // set when the request joins the batch for the first time
-  Clock::time_point deadline = Clock::time_point::max();  // set with `start`
+  Clock::time_point deadline = Clock::time_point::max();  // set together with `start`
   std::exception_ptr error;                               // the error that ended the request; thrown when all news have been taken
   Timings timings;
 

@@ -29,7 +29,8 @@ class Roster {
 
   // Ends a sequence that no running step uses. Its pages stay in the prefix cache until they are evicted.
   void end(Sequence& sequence, Finish finish);
-  // Ends a sequence at once. But if the running step uses the sequence, it ends when that step is over. The reason is Finish::none.
+  // Ends a sequence at once. But if the running step uses the sequence, it ends when that step is over. Its reason to end (News::finish) is
+  // Finish::none in both cases.
   void drop(Sequence& sequence);
   void drop(RequestState& request);
   // Ends the sequences of a request because of an error. If this is called several times, the request's caller gets the first error.

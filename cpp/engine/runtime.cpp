@@ -120,7 +120,9 @@ bool Runtime::body(RunSpace& space, const Batch& batch, std::span<float> out, co
 }
 
 std::int64_t Runtime::rope_stage(std::int64_t length) const {
-  std::int64_t sum = 0;  // when a text grows, the stage of a rope never falls; so if two sums are equal, the stages of all ropes are equal
+  // Adds the stages of all ropes. If two lengths have the same sum, each rope has the same stage for both lengths, because no rope's stage
+  // is lower for a longer text.
+  std::int64_t sum = 0;
   for (const RopeTable& rope : ropes) sum += rope.stage(length);
   return sum;
 }

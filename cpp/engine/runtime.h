@@ -67,8 +67,8 @@ class RunSpaces {
 // The number of rows that a decoder's scratch is planned for. No step has more rows.
 inline constexpr std::int32_t kPlannedRows = 512;
 
-// Guesses are made only as long as a step has at most this many decode rows and guesses together. With more rows, a device computes the
-// step with its kernels for prompts.
+// Maximum number of decode rows and guesses together in a step that has guesses. Further guesses are not made, because a device computes a
+// step with more rows with its kernels for prompts.
 inline constexpr std::int64_t kGuessedRows = 64;
 
 // Decides from measured durations how many token rows a step should have. This number changes no result, because a row's bits do not
@@ -104,8 +104,8 @@ class Pace {
 // spends most of its time reading the experts' weights.
 std::int32_t rows_of_mixture(std::int32_t experts, std::int32_t chosen);
 
-// The maximum number of values in the output rows of a micro-batch (16 MiB). The row of a sparse vector has a value for each token of the
-// vocabulary, before it is reduced to the values above 0.
+// The maximum number of values in the output rows of a micro-batch, which take 16 MiB. This limit matters most for sparse vectors. Their
+// rows have a value for each token of the vocabulary, before they are reduced to the values above 0.
 inline constexpr std::int64_t kMostPooled = 1 << 22;
 
 // Returns how many rows of logits are computed at once, for a vocabulary of `vocab` tokens. These are as many rows as take 16 MiB, but at
@@ -124,7 +124,7 @@ struct Runtime {
   const std::int32_t types;  // number of type ids, for encoders: valid type ids are 0 to types - 1
   const std::span<const RopeTable> ropes;
   std::string why_no_draft;                // why the model has no draft head; empty if it has one (Pipeline::drafts)
-  std::optional<model::TextEnd> text_end;  // which token pooling takes as the end of a text; empty: the last one
+  std::optional<model::TextEnd> text_end;  // which token pooling takes as the end of a text; if empty, the last token
   RunSpaces spaces;
   Pace pace;
   std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // counts of all encode calls of the model

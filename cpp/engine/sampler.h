@@ -58,12 +58,13 @@ struct SamplingParams {
   std::int32_t logprobs = -1;  // -1: no log-probabilities; k: log-probabilities of the chosen token and of the k likeliest tokens
 
   bool greedy() const { return temperature == 0.0f; }
-  // Returns true if the same token is chosen from the whole row as from all logits that penalties or a bias change and the k largest of the
-  // other logits.
+  // Returns true if a token can be chosen without the whole row of logits. The same token is then chosen from the logits that penalties or
+  // a bias change, together with the k largest of the other logits.
   bool needs_only_top(std::int32_t k) const {
     return logprobs < 0 && dry_multiplier == 0.0f && (greedy() || (top_k >= 1 && top_k <= k && top_n_sigma == 0.0f));
   }
-  // Returns how many of the largest unchanged logits suffice to choose a token. needs_only_top() must be true for this number.
+  // Returns how many of the largest logits suffice to choose a token, apart from those that penalties or a bias change. Must be called only
+  // if needs_only_top(k) is true for some k.
   std::int32_t ranks() const { return greedy() ? 1 : top_k; }
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
 };

@@ -41,7 +41,7 @@ struct GenerateParams {
   std::int32_t read_ahead = 0;                              // a sequence with this many unread tokens is parked; 0: no limit
   std::int32_t priority = 0;                                // requests with a higher priority go first
   float max_seconds = 0;                                    // time from joining the batch to the request's deadline; 0: no deadline
-  float chunk_seconds = 0;                                  // minimum time between two deliveries of tokens; the first one is immediate
+  float chunk_seconds = 0;                                  // minimum time between two deliveries of tokens; the first delivery is at once
   Speculation speculation;
 };
 
@@ -83,7 +83,7 @@ struct Sequence {
   std::vector<std::int32_t> ids;
   std::int64_t computed = 0;  // number of ids, from the first on, whose keys and values are in the pages
   std::int64_t context = 0;   // maximum number of ids: n_ctx, or less if the page budget holds less
-  std::int32_t length = 0;    // Segment::length: the prompt's length, until the text outgrows its rope (Admission::follow_rope)
+  std::int32_t length = 0;    // value for Segment::length; the prompt's length, unless the text outgrows its rope (Admission::follow_rope)
   PageTable table;
 
   TokenCounts seen;
@@ -91,7 +91,7 @@ struct Sequence {
   std::optional<float> mu;  // mirostat's mu; empty before the first token
   bool from_top = false;    // true if tokens may be chosen from the device's ranking (Top) in place of the whole row of logits
   ChangedIds changed;       // ids whose logits penalties or a bias change; kept only if from_top is true
-  std::vector<std::unique_ptr<TokenFilter>> filters;  // filters that have accepted all generated tokens
+  std::vector<std::unique_ptr<TokenFilter>> filters;  // token filters in their state after all generated tokens
   // The next three members are used with GenerateParams::shows_logits only, and are cleared when a token is chosen.
   std::vector<float> row;                     // the logits after the last id
   std::vector<float> answer;                  // the logits that the caller has set in place of `row`

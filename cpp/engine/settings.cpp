@@ -102,7 +102,8 @@ void check_ids(std::span<const std::int32_t> ids, const char* what, std::int32_t
   for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, ": token id ", id, " is not in the vocabulary of ", vocab);
 }
 
-// Checks that no other setting forbids the tokens that end the reasoning. When such a token must come, the filter allows no other token.
+// Checks that no other setting forbids the tokens that end the reasoning. The filter allows only such a token when it must come next, so no
+// token would be left if another setting forbade it.
 void check_reasoning(const GenerateParams& params, std::int32_t vocab) {
   const ReasoningMarks& marks = *params.reasoning;
   const std::span<const std::int32_t> close = marks.close_ids;

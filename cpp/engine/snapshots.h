@@ -9,8 +9,9 @@
 namespace pumice::engine {
 
 inline constexpr std::int64_t kSnapshotTokens = 2048;  // a sequence leaves a state after each multiple of this many tokens
-// A prompt leaves a state at the last page end that is at least this many tokens before the prompt's end. A chat template may end a prompt
-// with tokens that the next turn's prompt lacks ("<think>"). The next turn can still continue from this state.
+// Minimum distance, in tokens, between the end of a prompt and the state that the prompt leaves. This state is left at the last page end
+// with that distance. The reason for the distance is that a chat template may end a prompt with tokens that the next turn's prompt lacks
+// ("<think>"). The next turn can still continue from this earlier state.
 inline constexpr std::int64_t kTurnTokens = 16;
 
 // Returns true if the sequence must leave the state after its first `tokens` tokens.

@@ -14,8 +14,8 @@ constexpr double kForgets = 0.95;  // at each new step, the weight of earlier st
 // Amounts of the account in Guesses, in units of the duration of a step: the amount that is added at each step, the first balance, and the
 // largest balance.
 constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;
-// If the drafter's cache lacks more rows of a sequence than this, the missing rows are computed in runs of their own, and the sequence gets
-// no guesses before that.
+// Maximum number of rows of a sequence that the drafter's cache may lack when guesses are made for the sequence. If the cache lacks more,
+// the missing rows are first computed in runs of their own.
 constexpr std::int64_t kCatchUp = 64;
 
 }  // namespace
@@ -199,8 +199,8 @@ void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
   try {
     for (Task& task : tasks)
       if (prepare(task)) active.push_back(&task);
-    // Sequences of which the cache lacks more than kCatchUp rows get no guesses now. Some rows of the first of them are computed in a run
-    // of their own, because they are many more rows than those of the other sequences.
+    // If the cache lacks more than kCatchUp rows of a sequence, the sequence gets no guesses now. Rows of the first such sequence are
+    // computed in a run of their own, not together with the sequences that get guesses, because those need far fewer rows.
     std::vector<Task*> behind;
     for (Task* task : active)
       if (static_cast<std::int64_t>(task->sequence->ids.size() - task->drafted->ids.size()) > kCatchUp) behind.push_back(task);

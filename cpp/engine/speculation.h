@@ -21,8 +21,8 @@ namespace pumice::engine {
 class Drafter;
 struct Sequence;
 
-// Whether the model's draft head makes guesses. `off`: never. `automatic`: if the model has a draft head. `asked`: the caller requires it,
-// so the request fails if the model has no draft head.
+// Whether the model's draft head makes guesses. `off` means that it never does, and `automatic` that it does if the model has one. `asked`
+// means that the caller requires it, so that the request fails if the model has no draft head.
 enum class OwnGuesses : std::uint8_t { off, automatic, asked };
 
 struct Speculation {                              // settings of a request
@@ -38,8 +38,8 @@ struct Speculation {                              // settings of a request
 };
 
 // Finds the longest run of ids, at least `matching` ids long, that ends the text and also occurs earlier in the text. If such a run occurs
-// several times, the latest occurrence counts. Appends to `guesses` the `most` ids that follow that occurrence. If fewer ids follow the
-// occurrence, the ids appended so far are repeated, because the text repeats itself in that case.
+// several times, the latest occurrence counts. Appends to `guesses` the `most` ids that follow that occurrence. If fewer ids follow, the
+// appended ids are repeated from the first one on, as if the text went on to repeat them.
 void look_up(std::span<const std::int32_t> ids, std::int32_t matching, std::size_t most, std::vector<std::int32_t>& guesses);
 
 // Estimates the duration of steps that only decode. It is a linear function of the number of rows, fitted to recent steps.
@@ -49,7 +49,8 @@ class StepCost {
   bool known() const { return weight_ > 0; }
   double row() const;              // returns the seconds that an additional row takes
   double step(double rows) const;  // returns the seconds that a step with `rows` rows takes
-  // own_guess() returns the recent average of the seconds that the model's draft head takes for a guess. It is 0 before the first guess.
+  // saw_own() enters how many seconds the model's draft head took for each guess of a step. own_guess() returns the recent average, which
+  // is 0 before the first guess.
   void saw_own(double seconds_per_guess);
   double own_guess() const { return own_guess_; }
 
@@ -72,9 +73,9 @@ struct Drafted {
 
 // The data of a sequence that the model's draft head needs.
 struct OwnDraft {
-  SamplingParams sampling;  // as Drafted::sampling
+  SamplingParams sampling;  // the sequence's parameters, changed as in Drafted::sampling
   std::vector<float> row;   // the body's hidden row from which the last id was chosen
-  std::int64_t after = -1;  // number of ids that were computed when `row` was computed, including the id of `row`
+  std::int64_t after = -1;  // Sequence::computed when `row` was set; if it differs now, `row` is out of date; -1 if there is no row
   bool ready = false;       // true if `sampling` is set
 };
 
@@ -99,9 +100,9 @@ class Guesses {
   bool opened_ = false;            // true if account_ has its first balance
 };
 
-// A draft model, which is a smaller model with the same tokenizer that guesses the tokens of another model. It uses the sampling parameters
-// and random numbers of the sequence, so that equal logits give equal tokens. It runs within the other model's steps, and has its own
-// cache.
+// A draft model, which is a smaller model that guesses the tokens of another model. Both models have the same tokenizer. The draft model
+// uses the sampling parameters and random numbers of the sequence, so that equal logits give equal tokens. It runs within the other model's
+// steps, and has its own cache.
 class Drafter {
  public:
   // `owner` keeps the smaller model alive. When the drafter no longer needs some of its pages, it calls freed() without holding a lock, so
@@ -136,8 +137,8 @@ class Drafter {
 
 // Makes guesses with the model's own draft head (model::Config::draft) or its assistant (model/assistant.h). A draft head is a layer that
 // guesses the token after a sequence's last id from this id and from the body's hidden row from which the id was chosen. The draft head's
-// keys and values are in the pages of the sequence. The body stores them for all computed ids. A run of the draft head stores them for the
-// last id and for earlier guesses, and the step that computes these rows overwrites them.
+// keys and values are in the pages of the sequence. The body stores these keys and values for all computed ids. A run of the draft head
+// stores them for the last id and for earlier guesses, and the step that computes these rows overwrites them.
 class DraftHead {
  public:
   struct Task {
@@ -146,8 +147,8 @@ class DraftHead {
     std::size_t most;
     std::vector<std::int32_t>* guesses;
   };
-  // Adds guesses to each task for whose sequence OwnDraft::row belongs to the last id. Each run of the draft head adds one guess to every
-  // such task.
+  // Adds guesses to each task in which OwnDraft::row is the row from which the sequence's last id was chosen. Each run of the draft head
+  // adds one guess to every such task.
   void propose(Runtime& runtime, std::span<Task> tasks, const Cancel& cancel);
 
  private:

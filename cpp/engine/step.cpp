@@ -12,9 +12,9 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kTextRows = 4;  // a text gets at least this many rows in a step: one tile of the kernels with the smallest tiles
-// With at least this many sequences, choosing tokens on all workers of the device is faster than on this thread alone, although this thread
-// must wait until the device is free.
+constexpr std::int64_t kTextRows = 4;  // minimum number of rows for a text in a step, because the smallest tile of any kernel has 4 rows
+// Minimum number of sequences for which tokens are chosen on all workers of the device. With fewer sequences, this thread alone is faster,
+// because it need not wait until the device is free.
 constexpr std::size_t kParallelSampling = 5;
 
 }  // namespace
@@ -171,7 +171,7 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
     part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()));
     return;
   }
-  std::vector<std::unique_ptr<TokenFilter>> ahead;  // clones of the filters, which have also accepted the guesses so far
+  std::vector<std::unique_ptr<TokenFilter>> ahead;  // clones of the filters; they have also accepted the guesses so far
   std::size_t at = 0;
   const std::size_t most = foreseeable(s);
   try {
@@ -319,7 +319,7 @@ void Step::sample(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   }
 }
 
-// Runs Top on the device. It returns the largest logits, and the logits of the ids that penalties or a bias change.
+// Runs Top on the device. For each row, `out` gets the largest logits, and the logits of the ids that penalties or a bias change.
 void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, std::span<float> out,
                    const Cancel& cancel) {
   reported_.clear();

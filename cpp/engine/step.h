@@ -20,13 +20,13 @@ class Step {
  public:
   struct Part {
     Sequence* sequence;
-    std::int32_t rows;                // number of the sequence's ids that are computed; the rows of guesses come after them
-    bool samples;                     // true if a token is chosen after the last of these rows
-    std::size_t first_choice = 0;     // index in choices_ of the part's first choice; its choices for followers or after guesses follow
-    std::optional<Error> error = {};  // why no token could be chosen, for example because of a NaN
+    std::int32_t rows;                       // number of the sequence's ids that are computed; the rows of guesses come after them
+    bool samples;                            // true if a token is chosen after the last of these rows
+    std::size_t first_choice = 0;            // index in choices_ of the part's first choice; those for followers or after guesses come next
+    std::optional<Error> error = {};         // why no token could be chosen, for example because of a NaN
     std::vector<std::int32_t> guesses = {};  // guesses (draft tokens) for the ids after the sequence's last id
     std::size_t chosen = 0;                  // number of rows after which a token was chosen: the accepted guesses, plus one
-    bool stopped = false;                    // true if no token could be chosen after a guess; the next step computes that row again
+    bool stopped = false;                    // true if no token could be chosen after a guess; the next step repeats the guess's row
     ChangedIds changed = ChangedIds();       // the ids of Sequence::changed, and the guesses; used only if there are guesses
     std::int64_t masks = -1;                 // index in allowed_ of the first word of the part's masks; -1 if all tokens are allowed
     TextTask::Rows wanted = {};              // the rows that yield results of a text without choices (TextTask)
@@ -43,7 +43,8 @@ class Step {
   double guess_seconds() const { return guess_seconds_; }  // time that draft models and the draft head spent on guesses
   double own_seconds() const { return own_seconds_; }      // time that the draft head alone spent on own_guesses() guesses
   std::int64_t own_guesses() const { return own_guesses_; }
-  // Returns the body's hidden row from which the token with index `at` among the chosen tokens of a part was chosen.
+  // Returns the body's hidden row from which a token of the part was chosen: the first token if `at` is 0, the second one if `at` is 1, and
+  // so on.
   std::span<const float> row(const Part& part, std::size_t at) const {
     return std::span(hidden_).subspan((part.first_sampled + at) * width_, width_);
   }

@@ -32,8 +32,8 @@ class TextRequest {
   // Returns the pages, after run() with Wants::pages or Wants::room. Only this thread uses them until the request ends.
   const PageTable& table() const { return state_->sequences.front().table; }
   PageTable& table() { return state_->sequences.front().table; }
-  // Must be called when the caller has written the keys and values of all tokens. When the request has ended, other texts may share the
-  // pages.
+  // Must be called when the caller has written the keys and values of all tokens. Other texts may then share the pages after the request
+  // has ended.
   void written();
 
  private:

@@ -31,7 +31,7 @@ class TextTask {
     scores        // the log-probability of each token but the first
   };
 
-  // Those rows of a piece of a text that yield results. `first` is relative to the first row of the piece.
+  // The rows that yield results in a piece of a text. A step computes one piece. `first` is relative to the first row of the piece.
   struct Rows {
     std::int32_t first = 0, count = 0;
   };

@@ -16,7 +16,7 @@ class TokenFilter {
   // Sets bit i of `words` if token i is allowed next, and clears the other bits. Does not change what the filter accepts.
   virtual void mask(std::span<std::uint32_t> words) = 0;
   virtual bool accept(std::int32_t id) = 0;                // appends a token; returns false if no token can follow (Finish::grammar)
-  virtual std::unique_ptr<TokenFilter> clone() const = 0;  // needed for the samples of one prompt, and to try guessed tokens
+  virtual std::unique_ptr<TokenFilter> clone() const = 0;  // needed for the other sequences of a prompt, and to try guesses
   virtual bool open() const { return false; }              // returns true if all tokens are allowed next, so that mask() need not be called
   // Returns the index in the answer of the first token that ends the reasoning because the reasoning budget is used up. This token might
   // not have been chosen yet. Returns -1 if the budget is not used up.

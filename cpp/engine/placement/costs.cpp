@@ -66,7 +66,8 @@ Costs::Costs(const model::ModelPrograms& programs, const LoadOptions& options, c
   // A device that uses the machine's memory can use no more of it than the CPU, whose backend knows the limits of this process.
   for (Place& place : places_)
     if (place.in_host_memory && places_.front().is_cpu) place.free = std::min(place.free, places_.front().free);
-  // The batches of encode() are as large as the largest batch_rows() of all devices, even if other devices run some of the layers.
+  // Scratch must suffice for the batches of encode(). They are as large as the largest batch_rows() of all devices, even on devices with a
+  // smaller batch_rows().
   for (const Place& place : places_)
     if (encodes_first_) rows_ = std::max(rows_, place.backend->batch_rows());
   shares_.assign(layers_, std::vector<bool>(layers_));
@@ -187,14 +188,14 @@ bool Costs::has_own_head(std::size_t side) const {
   return false;
 }
 
-// Returns the cost of a side part. Its pages and states are what the trunk's last stage keeps for the part: the part's own keys and values,
-// which the stage computes for all rows, or keys and values of earlier layers.
+// Returns the cost of a side part. Cost::page and Cost::state are the bytes that the trunk's last stage keeps for the part: the part's own
+// keys and values, which the stage computes for all rows, or keys and values of earlier layers.
 Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side) const {
   const auto cost = [&](const ModelProgram& p, std::int64_t rows) {
     return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, rows);
   };
   const Cost last = cost(end(Output::selected), rows_);
-  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // has all matrices of the program for first guesses
+  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // includes all matrices of `first`
   const Cost first = cost(programs_.side(side, layers_ - 1, true), kGuessedRows);
   const Cost logits = cost(programs_.side_logits(side), head_rows(d_.vocab_size));
   sum.scratch = std::max({sum.scratch, first.scratch, last.scratch, logits.scratch});
@@ -204,8 +205,8 @@ Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side
   return sum;
 }
 
-// Returns the cost of a side part in a stage that begins with layer `first`. The part needs a second copy of the embedding's matrix if
-// neither the embedding nor a head that shares this matrix is there. The trunk's keys and values that the part attends to cost nothing if
+// Returns the cost of a side part in a stage that begins with layer `first`. The part needs a second copy of the embedding's matrix if the
+// stage has neither the embedding nor a head that shares this matrix. The trunk's keys and values that the part attends to cost nothing if
 // layers of the stage have them anyway.
 Cost Costs::side(std::size_t place, std::size_t first, std::size_t side) const {
   const Measured& m = measured_[place];

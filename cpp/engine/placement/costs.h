@@ -76,9 +76,9 @@ class Costs {
   // Returns the parts of the model that follow the last layer, in the order of Placement::rows.
   std::vector<End> ends(std::size_t place, std::size_t first, std::size_t away) const;
   // Returns whether a stage with the last layer can run a side part. A part that attends to the trunk's layers needs all of their caches in
-  // one program, and a stage whose experts are on another place is cut into several programs.
+  // one program. So it cannot run in a stage that is cut into several programs because experts are on another place.
   bool runs(const model::SidePart& side, std::size_t away) const { return away == 0 || side.reads.empty(); }
-  std::int32_t ranks(std::size_t place) const { return measured_[place].ranks; }  // Placement::ranks, if the head is there
+  std::int32_t ranks(std::size_t place) const { return measured_[place].ranks; }  // Placement::ranks for a head on this place
 
   const std::vector<bool>& embedding_matrices() const { return embedding().matrices; }
   const std::vector<bool>& layer_matrices(std::size_t layer) const { return program(layer).matrices; }

@@ -11,13 +11,14 @@
 namespace pumice::engine {
 
 // Returns the minimum bytes of a cache for the experts of these layers. A step may need all experts of a layer at once. So the cache must
-// hold all experts of one layer, for each of the sizes that experts have.
+// hold all experts of one layer. If layers differ in the size of their experts, it must hold all experts of one layer of each size.
 std::uint64_t least_experts(const Costs& costs, std::size_t place, const std::set<std::size_t>& layers);
 
-// Returns how many bytes of a place's experts are in memory, as in Backend::pack(), and lowers `cost`, the cost of all that the place
-// holds, accordingly. Without expert_cache=, all experts are in memory if the planned keys and values also fit. Otherwise, a sixteenth of
-// the free memory is left to the system, which caches parts of the file there, and experts fill the rest. The result is at least `least`
-// bytes. `beside` is the number of bytes that other places use in the same memory.
+// Returns how many bytes of a place's experts are in memory, or kAllExperts if all are (Backend::pack()). `cost` is the cost of all that
+// the place holds. If not all experts are in memory, lowers `cost` by the bytes of the others. Without expert_cache=, all experts are in
+// memory if the planned keys and values also fit. Otherwise, a sixteenth of the free memory is left to the system, which caches parts of
+// the file there, and experts fill the rest. The result is at least `least` bytes. `beside` is the number of bytes that other places use in
+// the same memory. `most_positions` is the n_ctx of the model (target_pages).
 std::uint64_t limit_experts(const Place& place, std::uint64_t least, std::uint64_t beside, std::int64_t most_positions,
                             const LoadOptions& options, Report& report, Cost& cost);
 

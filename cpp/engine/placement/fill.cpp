@@ -93,7 +93,8 @@ std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction
 }
 
 // Finds the smallest fraction of memory with which filled() succeeds. The last place may need so large a fraction only because of the head.
-// So the last place keeps the layers found for it, and all layers before these are divided again among the other places.
+// So the last place keeps the layers found for it, and all layers before these are divided again among the other places, with a smaller
+// fraction.
 Split Fill::balanced(const Stretch& stretch) const {
   const Share all{stretch.places.back(), stretch.first, stretch.end, away_in(stretch.first, stretch.end, stretch.away_before)};
   if (stretch.places.size() == 1) return {all};

@@ -30,7 +30,7 @@ struct Need {
   std::uint64_t pages = 0, bytes = 0;  // number of cache pages, and number of bytes in all
   std::uint64_t limit = 0;             // number of bytes that the share may use
   std::uint64_t missing = 0;           // number of bytes by which `bytes` is above `limit`; 0 if the share fits
-  std::string text() const;            // "12 MiB (weights 8 MiB, keys and values of 8192 positions 3 MiB, scratch 1 MiB)"
+  std::string text() const;            // for example "12 MiB (weights 8 MiB, keys and values of 8192 positions 3 MiB, scratch 1 MiB)"
 };
 
 class Fill {
@@ -40,7 +40,8 @@ class Fill {
 
   // Divides the last `count` layers among all places but the host, so that the same fraction of each place's memory is used. If the place
   // with the head needs a larger fraction, the other places use a smaller one. If the layers do not fit, because a place is too small for
-  // one layer, the smallest places are left out until they fit. If they never fit, returns the division that lacks the fewest bytes.
+  // one layer, the smallest places are left out, one after another, until the layers fit. If the layers never fit, returns the division
+  // that lacks the fewest bytes.
   //
   // In a mixture, the experts of the last layers are with their layers, for as many layers as fit or as gpu_experts= requires. The experts
   // of the other layers are on the host.
@@ -59,8 +60,8 @@ class Fill {
 
  private:
   using Places = std::vector<std::size_t>;
-  // Returns the split that divide() makes. The experts that gpu_experts= requires, or as many as fit, are with their layers.
-  // divide(away_before) must return a split in which the experts of all layers before `away_before` are on the host.
+  // Returns a split made by divide(). The experts that gpu_experts= requires, or without this option as many as fit, are on the places of
+  // their layers. divide(away_before) must return a split in which the experts of all layers before `away_before` are on the host.
   Split with_experts(const std::function<Split(std::size_t away_before)>& divide) const;
   // The layers first, ..., end - 1, and the places among which they must be divided. The experts of the layers before `away_before` are on
   // the host.

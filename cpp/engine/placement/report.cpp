@@ -227,9 +227,10 @@ Report::Room Report::room() const {
   return room;
 }
 
-// Sets kv_budget, and lowers n_ctx if the budget holds fewer positions. A sequence needs pages for n_ctx positions. An automatic budget has
-// as many pages as four such sequences need, but at most as many as fit into a quarter of the free memory. If `wanted` pages are more and
-// fit into the free memory, the budget has `wanted` pages.
+// Sets Placement::kv_budget. If the budget holds fewer than n_ctx positions, lowers n_ctx, or sets the problem if the caller gave n_ctx. A
+// sequence needs pages for n_ctx positions. An automatic budget has as many pages as four such sequences need, but at most as many as fit
+// into a quarter of the free memory. If `wanted` is more than that, the budget has `wanted` pages, or as many of them as fit into the free
+// memory. If the caller gave n_ctx, the budget has pages for at least one such sequence.
 void Report::plan_caches(std::uint64_t wanted) {
   const Room free = room();
   const CacheUnits cache{p_.kv_page, p_.state};
