@@ -14,8 +14,8 @@
 
 namespace pumice::bindings {
 
-// Worker threads set the count. poll() returns a function for interruptible(), which runs it in the calling thread with the GIL. This
-// function calls `callback` if the count has changed, at most ten times a second. finish() reports the last count.
+// Worker threads set the count. poll() returns a function that calls `callback` if the count has changed, at most ten times a second. This
+// function is for interruptible(), which runs it in the calling thread with the GIL held. finish() reports the last count.
 class Counter {
  public:
   explicit Counter(std::optional<py::function> callback) : callback_(std::move(callback)) {}

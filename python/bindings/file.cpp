@@ -124,7 +124,8 @@ py::list tensors(const ModelFile& file) {
   return out;
 }
 
-// Returns (how the tensor is packed, why no format holds its weights exactly), or None if the rows are returned as they are in the file.
+// Returns a tuple of two texts: how a tensor is packed in the file, and why no format holds its weights exactly ("" if one does). Returns
+// None if read() returns the tensor's rows as they are in the file.
 py::object packing(const ModelFile& file, const std::string& name) {
   const files::TensorInfo* tensor = file.find(name);
   require(tensor != nullptr, file.path(), " has no tensor ", name);

@@ -113,9 +113,9 @@ inline void check_signals() {
   if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
 }
 
-// Makes pybind11 look up numpy's functions now. Otherwise it does so when it makes the first array. It then gives up the GIL in its own
-// code, which crashes if Python shuts down at that moment. The thread that opens a model file calls this function before another thread
-// uses the file.
+// Makes pybind11 look up numpy's functions now. Otherwise pybind11 looks them up when it makes the first array. Its code gives up the GIL
+// during the look-up, and crashes if Python shuts down at that moment. The thread that opens a model file calls this function before
+// another thread uses the file.
 inline void prepare_arrays() {
   static bool prepared = false;  // protected by the GIL
   if (prepared) return;
@@ -135,8 +135,8 @@ inline void prepare_arrays() {
   prepared = true;
 }
 
-// Returns a new array of this shape. It holds the first elements of `values`, which must be at least as many. The values are copied here,
-// because numpy's own copy gives up the GIL in code that crashes if Python shuts down at that moment.
+// Returns a new array of this shape, filled with the first elements of `values`. `values` must have at least as many elements as the array.
+// They are copied here, because numpy's own copy gives up the GIL in code that crashes if Python shuts down at that moment.
 template <class T>
 py::array_t<T> array_of(std::vector<py::ssize_t> shape, const std::vector<T>& values) {
   py::array_t<T> made(std::move(shape));

@@ -20,10 +20,10 @@ namespace pumice::bindings {
 //   handler raises an exception (KeyboardInterrupt), the main thread sets the cancel, waits until the work has stopped, and rethrows the
 //   exception.
 // - Signal handlers never run on other threads. If the caller is such a thread and there is no `poll`, the work runs on the calling thread.
-// - `brief` is true if the work should end within milliseconds and may be started twice. Then the work first runs on the calling thread for
-//   up to 20 ms, which delays a signal no longer than the helper thread's 20 ms do. If the work has not ended by then, it is cancelled and
-//   started again on the helper thread. Running on the calling thread saves the time to wake the helper thread, a tenth of the time of a
-//   short text.
+// - `brief` is true if the work should end within milliseconds and may be started twice. If the caller is the main thread and there is no
+//   `poll`, such work first runs on the calling thread. If it has not ended after 20 ms, it is cancelled and started again on the helper
+//   thread. This delays a signal by at most 20 ms, as the helper thread would, because the main thread wakes only every 20 ms. Running on
+//   the calling thread saves the time to wake the helper thread, which is a tenth of the time that a short text takes.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
 // Waits for another thread. Calls wait(ms) without the GIL, until wait() returns true or max_ms milliseconds have passed. If the caller is

@@ -73,9 +73,9 @@ py::list self_test() {
   return out;
 }
 
-// Makes each use of an object that was made by Class.__new__(Class) without a constructor an error. Such an object has no C++ object behind
-// it. At its first use, pybind11 would call operator_new, which is replaced here, and would use the allocated memory uninitialized. (A
-// function that takes a shared_ptr of the class raises pybind11's own RuntimeError before that.)
+// Makes every use of an object raise an error if the object was made by Class.__new__(Class), without a constructor. Such an object has no
+// C++ object behind it. At its first use, pybind11 would call operator_new, which is replaced here, and would use the allocated memory
+// uninitialized. (A function that takes a shared_ptr of the class raises pybind11's own RuntimeError before that.)
 void require_constructors(const py::module_& module) {
   const py::dict members = module.attr("__dict__");
   for (const auto& [name, value] : members) {

@@ -14,7 +14,7 @@ namespace pumice::bindings {
 KvFormat kv_format(const std::string& name);
 Compute compute_mode(const std::string& name);
 
-// Returns the names of the formats that load(quantize=) packs float weights to: all quantized ones that pack() writes.
+// Returns the names of the formats that load(quantize=) packs float weights to. These are all quantized formats that pack() writes.
 std::vector<std::string> pack_formats();
 
 void bind_options(pybind11::module_& module);

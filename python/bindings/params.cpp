@@ -89,8 +89,9 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   if constexpr (std::is_same_v<Number, float>) {
     const double number = real(name, value);
     engine::check_range(name, number, range);
-    // A number above range.low stays above it, even if the nearest float is range.low. A setting may refuse range.low later, with a wrong
-    // message, or may give it a meaning of its own: max_seconds=0 means no limit of time.
+    // A number above range.low stays above it, even if the nearest float is range.low. Otherwise a later check could refuse range.low, with
+    // a message about a number that the caller did not give. Or range.low could have a meaning of its own: max_seconds=0 means no limit of
+    // time.
     const auto held = static_cast<float>(number), low = static_cast<float>(range.low);
     return number > range.low && held <= low ? std::nextafter(low, std::numeric_limits<float>::infinity()) : held;
   } else {

@@ -32,7 +32,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
     if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
-    // A caller that closes a request at its own time limit gets the same reason.
+    // A request that its caller closes at a time limit of the caller's own also ends with the reason "cancelled".
     if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";
     if (n.reasoning_cut >= 0) item["reasoning_cut"] = n.reasoning_cut;
     if (logprobs) {
@@ -134,7 +134,7 @@ class RequestHandle {
   bool logprobs_ = false;
 };
 
-// Waits for events of the requests of a model that were started with start(). A Pump keeps the model alive. Python deletes the Pump when no
+// Waits for events of those requests of a model that start() was called for. A Pump keeps the model alive. Python deletes the Pump when no
 // started request is left.
 class Pump {
  public:
