@@ -59,8 +59,8 @@ class Calibration {
   // bytes() is free before the first text is computed. Stops with ErrorKind::cancelled within 100 ms after `cancel` is requested. A later
   // call works as if the cancelled one had not been made.
   Packed pack(const std::string& tensor, Format format, const Cancel& cancel);
-  // Returns the sums of products (quantize/products.h) of the activations that a tensor of places() is multiplied by. The reference stays
-  // valid until the next call of pack() or input().
+  // Returns the sum of x x^T (quantize/products.h) over the activation rows x that the tensor is multiplied by. `tensor` must be a key of
+  // places(). The reference stays valid until the next call of pack() or input().
   const quantize::Input& input(const std::string& tensor, const Cancel& cancel);
 
  private:

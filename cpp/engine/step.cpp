@@ -367,7 +367,8 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
       if (s.params->shows_logits) {
         Sampler::check(row);
         chosen.row.assign(row.begin(), row.end());
-      } else if (top) {  // changed_ids(part) also holds for followers, because they have the same prompt and penalties
+      } else if (top) {
+        // The sequences that share this row have the same prompt and penalties, so changed_ids(part) are the changed ids of each of them.
         sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen, around);
       } else {
         sampler.choose(s.params->sampling, row, seen, draw, chosen, around);

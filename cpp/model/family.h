@@ -22,7 +22,9 @@ enum class Fused : std::uint8_t {
   gate_up,         // gate, then up
   up_gate,         // up, then gate
   // Tensors of latent attention:
-  latent_q,     // for each head: the rows of its plain columns, the rows of its rotated columns; used if LatentAttention::q_rank > 0
+  // For each head: the tensor's rows that compute the query's columns without rope, then those that compute its columns with rope. Used if
+  // LatentAttention::q_rank > 0.
+  latent_q,
   whole_q,      // the same rows as latent_q; used if LatentAttention::q_rank is 0
   latent_down,  // the latent vector, then the columns of the key that rope rotates
   latent_up,    // for each head: the rows that expand the latent vector to the key's plain columns, the rows for the value

@@ -80,7 +80,8 @@ class Form {
       }
     }
   }
-  // Returns what the model requires of the tensor in a role. It requires nothing in layers after its own.
+  // Returns what the model requires of the tensor with this role in this layer. It requires nothing of layers that the file has and the
+  // model does not (draft layers that are not run).
   Asked ask(Role role, std::size_t layer) const {
     return of_layer(role) && layer >= d_.config.all_layers() ? Asked{} : asked(d_, role, layer);
   }

@@ -30,8 +30,8 @@ struct RopeDefaults {
   // The fraction of a head's columns that is rotated, if config.json has no rope settings at all. The frequencies are then those that these
   // columns would have if all columns were rotated (Gemma 4, layers without a window). 0: `partial` is used.
   double proportional = 0;
-  bool gguf_ramp = false;      // llama.cpp's converter writes the beginning and the end of YaRN's ramp
-  bool gguf_longrope = false;  // GGUF files of the family have longrope's factors as tensors
+  bool gguf_ramp = false;      // true: llama.cpp's converter writes the beginning and the end of YaRN's ramp
+  bool gguf_longrope = false;  // true: GGUF files of the family have longrope's factors as tensors
   // True if config.json has the base of each kind of layer only in the object rope_parameters. Without that object the bases are the
   // defaults. A rope_theta or rope_local_base_freq outside of it is ignored, as in transformers (Gemma 4, EmbeddingGemma 2, Laguna, LFM3,
   // Mellum).
@@ -46,8 +46,8 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 // be called after read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
 
-// Notes for GGUF files how many pairs of columns rotate by a token's position in time, in height and in width: mrope_section of
-// config.json, or `otherwise`. For tokens of text the three positions are equal.
+// Records, for a GGUF file to be written, how many pairs of columns rotate by a token's position in time, in height and in width. The
+// numbers are mrope_section of config.json, or `otherwise` if config.json has none. For text tokens the three positions are equal.
 void say_sections(const Reader& read, const std::vector<std::int64_t>& otherwise);
 
 // Returns m = 0.1 * mscale_all_dim * ln(factor) + 1 (YaRN, Peng et al. 2023, section 3.4), or 1 without this scaling. Models with latent

@@ -10,7 +10,8 @@ namespace {
 
 PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_t tile_rows, uint rows, Format format, Format format2,
                             bool gated, bool vectors, LinearTile& tile) {
-  // With kRowsOfPairs, a tile has one pair, because neighbouring pairs rarely have the same expert.
+  // With kRowsOfPairs, a tile computes one pair of a row and one of its chosen experts (shaders/params.h). A tile reads the matrix of one
+  // expert only, and neighbouring pairs rarely have the same expert.
   const bool few = rows == params::kRowsListed ? listed_few(tile_rows) : rows == params::kRowsOfPairs || tile_rows <= kFewRows;
   std::string shader = form == Form::cooperative ? "gemm_coopmat" : few ? "matvec" : "gemm";
   if (form == Form::int8) shader += "_i8";

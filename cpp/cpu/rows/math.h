@@ -27,8 +27,8 @@ template <auto kFunction, class Lanes, class... Rest>
   return kFunction(x, rest...);
 }
 // Returns kFunction(x, rest...). The function is inlined if lanes are registers. With scalar lanes the function is called instead. One more
-// call takes no noticeable time, because every multiply-add already calls fmaf sixteen times, and inlining took 11 s more to compile and
-// 150 kB more code.
+// call takes no noticeable time, because every multiply-add already calls fmaf sixteen times. Inlining took 11 s more to compile and 150 kB
+// more code.
 template <auto kFunction, Lanes16 Lanes, class... Rest>
 PUMICE_INLINE Lanes apply(const Lanes& x, const Rest&... rest) {
   if constexpr (Lanes::kRegisters)

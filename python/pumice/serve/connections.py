@@ -18,7 +18,9 @@ from .settings import Settings
 logger = logging.getLogger("pumice.serve")
 
 REST_SECONDS = 5.0  # time in seconds for which the rest of a refused request is received and dropped
-LINGERING = 256  # maximum number of answered connections that wait for their clients; further connections are closed at once
+# maximum number of connections that stay open after their answer until the client closes them (Transport.close()); above this number, a
+# connection is closed as soon as its answer is sent
+LINGERING = 256
 
 
 class Transport:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest known tokenizer.json has 33 MB
 FILE_MEMORY = 24  # maximum number of bytes that the tokenizers package uses per byte of a tokenizer.json
-NO_LENGTH = 1 << 30  # maximum lengths from here on mean "no limit"; transformers writes 10^30
+NO_LENGTH = 1 << 30  # a maximum length of at least this value means "no limit"; transformers writes 10^30 for that
 
 
 def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
