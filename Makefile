@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo serve test test-cpp test-python test-ends clean
+.PHONY: demo serve test test-cpp test-python test-together test-alone test-ends clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -28,8 +28,13 @@ test-cpp: build/tests/.built
 
 # Runs the tests in PYTEST_WORKERS processes, because most tests keep only one core busy. Then runs the tests that are marked "alone"
 # (pyproject.toml) one after another.
-test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools $(VENV)/.suites
+test-python: test-together
+	$(MAKE) test-alone
+
+test-together: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools $(VENV)/.suites
 	$(BIN)/python -m pytest tests/python -m "not alone" -n $(PYTEST_WORKERS) --dist worksteal
+
+test-alone: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools $(VENV)/.suites
 	$(BIN)/python -m pytest tests/python -m alone
 
 # Runs only the tests whose result may depend on the version of Python: how a process ends and forks, and the command line. CI runs this
