@@ -2,7 +2,7 @@
 for each kind of file and device.
 
     python tests/make_families_table.py             # takes minutes, most of them on software Vulkan
-    python tests/make_families_table.py encoders    # writes only the encoders' table; the decoders' table stays as it is
+    python tests/make_families_table.py llama bert  # only the rows of these families (names of files in tests/random_models)
 
 Needs the package, and a Vulkan device (lavapipe is enough). tests/python/families/test_families_table.py checks that the page has a row for
 each small model that runs.
@@ -136,23 +136,26 @@ def encoder_row(name: str, target: Path) -> str:
     return f"| {family} | {name} | {off(found)} | {cosine(folder, golden)} | {gguf} | {vulkan[0]} | {vulkan[1]} |\n"
 
 
-def table(kinds: tuple[str, ...], make: Callable[[str, Path], str]) -> str:
+def table(kinds: tuple[str, ...], make: Callable[[str, Path], str], families: list[str]) -> str:
+    """Returns the rows of the small models of these kinds. Rows of other families are those of the page, if `families` is not empty."""
+    known = {line.split(" | ")[1]: line for line in PAGE.read_text().splitlines(keepends=True) if line.count(" | ") == 6}
     rows = ""
     for name, variant in VARIANTS.items():
-        if variant.kind in kinds and not variant.pending:
-            with tempfile.TemporaryDirectory() as target:
-                rows += make(name, Path(target))
-            print(rows.splitlines()[-1], flush=True)
+        if variant.kind not in kinds or variant.pending:
+            continue
+        if families and variant.family not in families:
+            rows += known[name]
+            continue
+        with tempfile.TemporaryDirectory() as target:
+            rows += make(name, Path(target))
+        print(rows.splitlines()[-1], flush=True)
     return rows
 
 
-def main(part: list[str]) -> None:
+def main(families: list[str]) -> None:
     device = next(d.name for d in pumice.devices() if d.id == "vulkan:0")
-    if part == ["encoders"]:
-        decoders = PAGE.read_text().split(ENCODERS_TITLE)[0]
-    else:
-        decoders = HEAD.format(device=device) + table(("decoder",), row)
-    PAGE.write_text(decoders + ENCODERS_HEAD.format(title=ENCODERS_TITLE) + table(random_models.ENCODERS, encoder_row))
+    decoders = HEAD.format(device=device) + table(("decoder",), row, families)
+    PAGE.write_text(decoders + ENCODERS_HEAD.format(title=ENCODERS_TITLE) + table(random_models.ENCODERS, encoder_row, families))
 
 
 if __name__ == "__main__":
