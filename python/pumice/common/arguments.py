@@ -250,8 +250,8 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__} {shown(value)}") from None
     if not low <= number <= high:
         found = str(number) if number.bit_length() < 1000 else f"a number of {number.bit_length()} bits"
-        # A message about a number that is too small leaves out `high` if that is its default, 2**63 - 1, because int64 has no larger number. A
-        # message about a number above `high` always has both bounds.
+        # A message about a number that is too small leaves out `high` if that is its default, 2**63 - 1, the largest number of int64.
+        # A message about a number above `high` always has both bounds.
         raise ValueError(f"{name}={found} is out of range: it must be {_range(low, high, None if number > high else 2**63 - 1)}")
     return number
 
