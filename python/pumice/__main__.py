@@ -12,16 +12,27 @@ import itertools
 import json
 import os
 import platform
-import re
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import pumice
 
 from .chats.terminal import FIRST, Terminal, history_path, visible
+from .common.command_options import (
+    LOADING,
+    LOADING_CHATS,
+    Parser,
+    add_encode_options,
+    add_perplexity_options,
+    add_quantize_options,
+    add_sampling_options,
+    add_writing_options,
+    count,
+    utf8_text,
+)
 from .common.progress import LateBar
 from .common.stdio import (
     OutputError,
@@ -41,49 +52,13 @@ from .serve.command import add_options as add_serve_options
 ROUNDS = 5  # number of rounds of `pumice bench --against`
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line on standard error, with exit code 1."""
-
-    # Replaces argparse's own method, which ignores errors when it writes.
-    def _print_message(self, message: str, file: Any = None) -> None:
-        (say if file is sys.stdout else complain)(message.removesuffix("\n"))
-
-    def error(self, message: str) -> NoReturn:
-        """Prints an error about the command line, and ends the process with exit code 1."""
-        complain(f"pumice: {message} (pumice {self.prog.partition(' ')[2]} --help shows the usage)".replace("  ", " "))
-        raise SystemExit(1)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"-?\d{1,15}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at most 15 digits")
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
-    return number
-
-
-def _layers(text: str) -> int | str | list[int]:
-    if re.fullmatch(r"\d{1,15}(,\d{1,15})+", text):
-        return [int(part) for part in text.split(",")]
-    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else text
-
-
-# The options of the commands that load a model: keyword of load() -> (function that parses the value, help text).
-LOADING: dict[str, tuple[Any, str | None]] = {
-    "device": (str, '"auto", "cpu", "vulkan", "vulkan:1", "vulkan:0+vulkan:1"'),
-    "gpu_layers": (_layers, '"auto", "all" or how many; "10,22": of each GPU'),
-    "gpu_experts": (_layers, 'layers whose experts are on the GPU: "auto", "all" or how many'),
-    "expert_cache": (int, "bytes of memory for experts on the CPU"),
-    "threads": (_count, None),
-    "n_ctx": (_count, "tokens per sequence"),
-    "quantize": (str, '"q8_0", "q4_k", ...: pack float weights in this format while loading'),
-    "compute": (str, '"auto" or "float32"'),
-    "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
-}
-# The same options and those of the chat template, for the commands that hold conversations.
-LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {
-    "chat_template": (str, "a file with a Jinja template, or the name of one of the model's own, in place of the model's"),
-}
+def _add_bench_options(command: Parser) -> None:
+    command.add_argument("--sentences", type=count, default=1000, help="sentences to encode (default 1000)")
+    command.add_argument("--tokens", type=count, default=128, help="tokens to generate (default 128)")
+    command.add_argument("--prompt-tokens", type=count, default=512, help="tokens of the prompt (default 512)")
+    command.add_argument("--against", choices=tuple(PEERS), help="measure this peer too, in turn, if it is installed")
+    command.add_argument("--rounds", type=count, help=f"with --against: how often each works (default {ROUNDS})")
+    command.add_argument("--peer-python", metavar="PYTHON", help="with --against: a Python that has the peer (default: this one)")
 
 
 def parser() -> Parser:
@@ -113,58 +88,21 @@ def parser() -> Parser:
         "encode the lines of a file or a column of a CSV file into a .npy array, or a column of Parquet files",
         "MODEL",
     )
-    encode.add_argument(
-        "input",
-        nargs="*",
-        help="a UTF-8 text file, one text per line (default: standard input); with --text-column, a .csv or .tsv file, or Parquet files or "
-        "folders",
-    )
-    encode.add_argument(
-        "-o", "--output", required=True, help="the .npy file to write, (lines, d); for Parquet files, a folder for one file per input"
-    )
-    encode.add_argument("--text-column", type=_argument, metavar="NAME", help="the column of texts, of a CSV file or of Parquet files")
-    encode.add_argument("--prompt-name", type=_argument, help="one of the model's prompts, to put before each text")
-    encode.add_argument("--truncate-dim", type=_count, help="the first columns only")
-    encode.add_argument("--raw", action="store_true", help="do not normalise")
-    encode.add_argument("--precision", choices=("float32", "int8", "uint8", "binary", "ubinary"), help="of the vectors (default float32)")
-    encode.add_argument(
-        "--precision-ranges", metavar="FILE", help="a .npy file (2, d) for int8 and uint8: the least and the greatest values"
-    )
-    tables = encode.add_argument_group("Parquet files (needs the extra [arrow])")
-    tables.add_argument("--vector-column", type=_argument, metavar="NAME", help='the new column (default "vector")')
-    tables.add_argument(
-        "--null", choices=("error", "empty", "null"), help="a null text is an error (default), an empty text, or a null vector"
-    )
-    tables.add_argument("--columns", type=_argument, metavar="A,B", help="the columns to keep beside the vectors (default: all)")
-    tables.add_argument("--rows", type=_count, help="rows that are in memory at a time: one row group of the output (default 8192)")
-    tables.add_argument("--overwrite", action="store_true", default=None, help="replace outputs of other inputs, options or models")
+    add_encode_options(encode)
     generate = command("generate", run_generate, "continue a prompt", "MODEL")
-    generate.add_argument("prompt", type=_argument, help='the prompt; "-" reads it from standard input')
+    generate.add_argument("prompt", type=utf8_text, help='the prompt; "-" reads it from standard input')
     chat = command("chat", run_chat, "talk to a model, one line a turn (end with Ctrl-D)", "MODEL")
-    chat.add_argument("--system", type=_argument, help="a system message to begin with")
+    chat.add_argument("--system", type=utf8_text, help="a system message to begin with")
     chat.add_argument("--timings", action="store_true", help="after each answer, print its tokens and tokens/s on standard error")
     chat.add_argument("--no-history", action="store_true", help="do not keep the messages that were typed for later calls")
     serve = command("serve", run_serve, "serve models to clients of OpenAI's and Anthropic's interfaces (needs the extra [serve])")
     add_serve_options(serve)
     bench = command("bench", run_bench, "measure sentences/s or tokens/s of a model", "MODEL")
-    bench.add_argument("--sentences", type=_count, default=1000, help="sentences to encode (default 1000)")
-    bench.add_argument("--tokens", type=_count, default=128, help="tokens to generate (default 128)")
-    bench.add_argument("--prompt-tokens", type=_count, default=512, help="tokens of the prompt (default 512)")
-    bench.add_argument("--against", choices=tuple(PEERS), help="measure this peer too, in turn, if it is installed")
-    bench.add_argument("--rounds", type=_count, help=f"with --against: how often each works (default {ROUNDS})")
-    bench.add_argument("--peer-python", metavar="PYTHON", help="with --against: a Python that has the peer (default: this one)")
+    _add_bench_options(bench)
     perplexity = command(
         "perplexity", run_perplexity, "measure how well a model predicts a text, or how far it is from another model", "MODEL"
     )
-    perplexity.add_argument("--texts", required=True, metavar="FILE", help='a UTF-8 text file, which is one text; "-" is standard input')
-    perplexity.add_argument(
-        "--against",
-        metavar="REFERENCE",
-        help="also run this model, and compare the predictions: KL divergence, same first token. It is loaded with the same options, but "
-        "without --quantize",
-    )
-    perplexity.add_argument("--window", type=int, help="tokens of a window, whose second half is scored (default 512)")
-    perplexity.add_argument("--json", action="store_true", help="print JSON")
+    add_perplexity_options(perplexity)
     convert = command("convert", run_convert, "write a safetensors folder as a GGUF file", "FOLDER")
     convert.add_argument(
         "--to",
@@ -173,46 +111,15 @@ def parser() -> Parser:
     )
     convert.add_argument("--no-tokenizer", action="store_true", help="leave the tokenizer out")
     quantize = command("quantize", run_quantize, "write a GGUF file with its weights in other formats", "FILE")
-    quantize.add_argument(
-        "--to",
-        required=True,
-        help='"q4_0", "q8_0", "f16", "bf16", "f32", a mix: "q4_k_m", "q3_k_m", ..., or a size: "4.5bpw" (docs/python/gguf.md)',
-    )
-    quantize.add_argument(
-        "--keep",
-        action="append",
-        default=[],
-        metavar="REGEX=FORMAT",
-        help="the format of tensors whose names fit (may be repeated)",
-    )
-    quantize.add_argument("--requantize", action="store_true", help="round weights that are quantized already a second time")
+    add_quantize_options(quantize)
     for sub in (convert, quantize):
-        sub.add_argument(
-            "--texts",
-            action="append",
-            metavar="FILE",
-            help="choose codes by what matrices are multiplied with in this text (may be repeated; texts of all kinds that it is for)",
-        )
-        sub.add_argument("--importance", metavar="FILE", help="choose codes by an importance matrix, a GGUF file of llama-imatrix")
-        sub.add_argument("--tokens", type=_count, help="how many tokens of texts the model reads (default: 16384)")
-        sub.add_argument("output", help="the .gguf file to write")
-        sub.add_argument("--split", metavar="SIZE", help='the largest size of a file, such as "4G"; the model has several files then')
-        sub.add_argument("--plan", action="store_true", help="show what would be written, and write nothing")
-        sub.add_argument("--force", action="store_true", help="replace files that are there already")
+        add_writing_options(sub)
     for sub in (plan, encode, generate, chat, serve, bench, perplexity):
         load = sub.add_argument_group("loading")
         for name, (read, about) in (LOADING_CHATS if sub in (chat, serve) else LOADING).items():
             load.add_argument(f"--{name.replace('_', '-')}", type=read, help=about)
     for sub in (generate, chat, serve):
-        sampling = sub.add_argument_group("sampling")
-        sampling.add_argument("--max-new-tokens", type=_count)
-        sampling.add_argument("--top-k", type=int)
-        sampling.add_argument("--seed", type=int)
-        for name in ("temperature", "top-p", "min-p", "repetition-penalty"):
-            sampling.add_argument(f"--{name}", type=float)
-        if sub is not serve:
-            sampling.add_argument("--max-reasoning-tokens", type=int, help="end the model's reasoning after this many tokens")
-        sampling.add_argument("--stop", type=_argument, action="append", help="stop before this text (may be given several times)")
+        add_sampling_options(sub, reasoning=sub is not serve)
     return top
 
 
@@ -294,15 +201,6 @@ def _text(line: bytes, number: int, source: str) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"line {number} of {source} is not UTF-8 text: byte 0x{line[error.start]:02x} at place {error.start}") from None
-
-
-def _argument(text: str) -> str:
-    """Returns a text of the command line, decoded as UTF-8 in every locale."""
-    try:
-        return os.fsencode(text).decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = os.fsencode(text)[error.start]
-        raise argparse.ArgumentTypeError(f"it is not UTF-8 text: byte 0x{byte:02x} at place {error.start}") from None
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -24,8 +24,8 @@ from .waits import watch
 from .workers import Pools, in_thread, running_loop
 
 if TYPE_CHECKING:
+    from ..model.base import ModelBase
     from ..model.encode_calls import EncodeCalls
-    from ..model.inside_calls import InsideCalls
     from ..model.model import Model
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: 
         call.cancel.begin()
 
 
-async def stoppable(model: EncodeCalls | InsideCalls, work: Callable[[_core.Cancel], T]) -> T:
+async def stoppable(model: ModelBase, work: Callable[[_core.Cancel], T]) -> T:
     """Calls work(cancel), which calls the engine, in a thread of the model, and returns the result. If the task is cancelled, the engine's
     call stops."""
     cancel = _core.Cancel()

@@ -20,6 +20,7 @@ from .chat_calls import ChatCalls
 from .encode_calls import DOCUMENT, QUERY, EncodeCalls
 from .generate_calls import GenerateCalls
 from .inside_calls import InsideCalls
+from .label_calls import LabelCalls
 from .text_calls import TextCalls
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ..event_loops.streams import AsyncStream
 
 
-class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
+class Model(TextCalls, EncodeCalls, LabelCalls, GenerateCalls, ChatCalls, InsideCalls):
     """A loaded model. It converts texts to vectors (encode), continues prompts with text (generate, stream, chat), or does both;
     `info["tasks"]` tells which.
 
