@@ -23,16 +23,17 @@ inline KeyRange keys_seen(const Attend& a, std::int64_t query, std::int64_t end)
   return {first, a.window > 0 ? std::min(end, query + a.window) : end};
 }
 
-// Computes the scores of one Attend operation. T is the element type of the operation's vectors and of the rows by_query and by_key.
+// Computes the scores of one Attend operation. T is the type of the numbers that the pointers point to.
 template <class T>
 class AttendScore {
  public:
-  // The pointers point to the values of the operation's vectors. A pointer is null if the operation does not have that vector.
+  // `bias`, `slopes` and `places` are the values of the vectors Attend::bias, Attend::slopes and Attend::places. A pointer is null if the
+  // operation does not have the vector.
   AttendScore(const Attend& a, const T* bias, const T* slopes, const T* places) : a_(a), bias_(bias), slopes_(slopes), places_(places) {}
 
-  // Returns the score of `key` for `query` in one head. `query` and `key` are positions. `product` is the dot product of their q and k rows
-  // in this head. `by_query` points to the query's row of the view Attend::by_query, and `by_key` to the key's row of the view
-  // Attend::by_key. A pointer is null if the operation does not have that view.
+  // Returns the score of the key at position `key` for the query at position `query`, in one head. `product` is the dot product of the
+  // query and the key. `by_query` is the query's row of the view Attend::by_query, and `by_key` is the key's row of Attend::by_key. Each of
+  // these pointers is null if the operation does not have the view.
   double operator()(std::int64_t head, std::int64_t query, std::int64_t key, double product, const T* by_query, const T* by_key) const {
     const std::int64_t bucket = std::clamp<std::int64_t>(key - query, -a_.reach, a_.reach) + a_.reach;
     double score = a_.scale * (product + by_place(head, bucket, by_query, by_key));

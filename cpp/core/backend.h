@@ -20,8 +20,8 @@ namespace pumice {
 struct MatrixShape;   // defined in core/program_check.h
 struct WeightShapes;  // defined in core/program_check.h
 
-// `none` is not a type of device. If the devices could not be listed, the list of devices has an entry of this type. Its
-// DeviceInfo::why_not is the reason.
+// The types of devices. An entry of type `none` in a list of devices is not a device. Its DeviceInfo::why_not is the reason why devices
+// could not be listed.
 enum class DeviceType : std::uint8_t { none, cpu, integrated, discrete, virtual_gpu, software, other };
 inline constexpr std::string_view kDeviceTypes[] = {"none", "cpu", "integrated", "discrete", "virtual", "software", "other"};
 constexpr std::string_view name(DeviceType type) { return kDeviceTypes[static_cast<std::size_t>(type)]; }
@@ -40,7 +40,7 @@ struct DeviceInfo {
   ErrorKind why_kind = ErrorKind::device_not_found;
 };
 
-enum class Compute : std::uint8_t { automatic, float32 };  // float32: a backend must not quantize activations
+enum class Compute : std::uint8_t { automatic, float32 };  // float32 forbids a backend to quantize activations
 
 // A callback that Backend::pack() calls with the number of bytes loaded so far. The total is not an argument, because the code that passes
 // the callback knows it. Calls never overlap in time.
@@ -57,18 +57,17 @@ class DeviceWeights {
   virtual std::uint64_t expert_reads() const { return 0; }
 };
 
-// The data that sequences keep on one device between runs: the pages of all caches of a program, and the program's states. A page is the
-// storage for kPageTokens positions in every cache. A state has the values that the program's Conv and Scan operations carry from one
-// position of a sequence to the next. Page numbers are less than the number of reserved pages, and state numbers are less than the number
-// of reserved states; engine/ assigns both to sequences. Nothing is cleared, so a page or a state holds garbage until it is written. A
-// state is written as a whole and then never changed, so several sequences can continue from it.
+// The data that sequences keep on one device between runs, which are pages and states. A page has the keys and values of kPageTokens
+// positions in all caches of a program. A state has the values that the program's Conv and Scan operations carry from one position of a
+// sequence to the next. Pages and states have numbers from 0 on, and engine/ assigns them to sequences. Nothing is cleared, so a page or a
+// state holds garbage until it is written. A state is written as a whole and then never changed, so several sequences can continue from it.
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
   // Allocates storage for all page ids below `pages`. The storage never shrinks. Throws an out-of-memory Error if it cannot be allocated.
   virtual void reserve(std::int32_t pages) = 0;
   virtual void copy_page(std::int32_t from, std::int32_t to) = 0;  // copies page `from` to page `to` in all caches
-  // read_pages() copies pages to `out`. write_pages() copies pages back from `in`. Page pages[i] begins at byte i * stride of the buffer
+  // read_pages() copies pages to `out`, and write_pages() copies pages from `in`. In these buffers, page pages[i] begins at byte i * stride
   // and takes page_bytes() bytes. The layout inside a page depends on the kind of device.
   virtual void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) = 0;
   virtual void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) = 0;
@@ -82,8 +81,8 @@ class CacheStore {
   virtual std::uint64_t state_bytes() const = 0;
 };
 
-// A Workspace is the scratch memory of one run. A run with a workspace of Crew::team uses all workers of the device. A run with a workspace
-// of Crew::solo uses one worker, so several such runs can go on at the same time.
+// The workers that compute a run. `team` means all workers of the device. `solo` means one worker, so that several runs can go on at the
+// same time. A Workspace, the scratch memory of one run, is made for a Crew (Backend::make_workspace).
 enum class Crew : std::uint8_t { team, solo };
 class Workspace {
  public:
@@ -106,8 +105,8 @@ struct Cost {
   std::uint64_t page = 0;     // bytes of one page in all caches of the program
   std::uint64_t state = 0;    // bytes of one state of the program
   std::uint64_t scratch = 0;  // bytes of one workspace for as many rows as cost() was called with; includes the input and the output
-  // `experts` is the number of bytes of the program's packed experts; `weights` includes them. `experts_least` is the smallest
-  // `expert_bytes` that pack() accepts. Both are 0 if the backend keeps all experts in memory.
+  // `experts` is the number of bytes of the program's packed experts, which `weights` includes. `experts_least` is the smallest argument
+  // `expert_bytes` that pack() accepts. Both numbers are 0 if the backend always keeps all experts in memory.
   std::uint64_t experts = 0, experts_least = 0;
 };
 
@@ -117,18 +116,18 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
-  // Packs the matrices that `programs` multiply by or look up rows in, or all matrices if `programs` is empty. How a matrix is packed may
-  // depend on the operations of `programs` that use it. Uses all threads, checks `cancel` and calls `progress`. prepare() also accepts
-  // other programs that use the same matrices. If the experts of `programs` have more than `expert_bytes` bytes, the backend keeps at most
-  // `expert_bytes` bytes of experts in memory. Runs then read the other experts from the file when a router chooses them. A backend whose
-  // Cost::experts is 0 accepts only kAllExperts.
+  // Packs the matrices that `programs` use, or all matrices if `programs` is empty. How a matrix is packed may depend on these programs,
+  // but prepare() also accepts other programs that use the same matrices. Uses all threads, checks `cancel` and calls `progress`. If the
+  // experts take more than `expert_bytes` bytes, the backend keeps at most `expert_bytes` bytes of experts in memory, and runs read the
+  // other experts from the file when a router chooses them. A backend whose Cost::experts is 0 accepts only kAllExperts.
   virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs,
                                                     const Progress& progress, const Cancel& cancel,
                                                     std::uint64_t expert_bytes = kAllExperts) = 0;
   // Makes an empty store for the caches and the states of `program`. `format` is the format of keys and values.
   virtual std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) = 0;
-  // Called while pack() runs. Does the part of prepare() that does not depend on the bytes of the weights. A GPU compiles its pipelines
-  // while the weights are uploaded; a CPU does nothing. The caller ignores errors, because prepare() fails with the same errors.
+  // Does the part of prepare() that does not need the values of the weights. The caller calls foresee() while pack() runs, so that a GPU
+  // compiles its pipelines while the weights are uploaded. A CPU does nothing. The caller ignores errors, because prepare() fails with the
+  // same errors.
   virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) = 0;
   // Makes a program ready to run. A GPU compiles the pipelines that foresee() has not compiled, which takes seconds, and checks `cancel`
   // between pipelines.
@@ -136,15 +135,15 @@ class Backend {
                                                     const Cancel& cancel = Cancel()) = 0;
   virtual std::unique_ptr<Workspace> make_workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const = 0;
-  // Returns the largest number k for which the device, with Top, finds the k largest logits of a row faster than the host finds them in the
-  // whole row. Returns 0 if the device is never faster. `head` is the matrix whose products are the logits. A step of the model reads
-  // `step_bytes` bytes of weights. On a GPU, Top is faster because only its results, and not the whole row, must cross the bus to the host.
-  // On a CPU, Top is faster only if it need not read the whole matrix `head` (cpu/sketch.h).
+  // Returns the largest k for which the device finds the k largest logits of a row (with Top) faster than the host finds them in the whole
+  // row. Returns 0 if the device is never faster. `head` is the matrix whose products are the logits, and `step_bytes` is the number of
+  // bytes of weights that a step of the model reads. A GPU is faster because only the results of Top, and not the whole row, cross the bus
+  // to the host. A CPU is faster only if Top need not read the whole matrix `head` (cpu/sketch.h).
   virtual std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const {
     static_cast<void>(head), static_cast<void>(step_bytes);
     return 0;
   }
-  // Returns how many solo runs can go on at the same time: the number of threads on a CPU, 1 on a GPU.
+  // Returns how many runs of Crew::solo can go on at the same time. This is the number of threads on a CPU, and 1 on a GPU.
   virtual int workers() const = 0;
   // Returns the number of token rows that keep the device busy in one batch. A larger batch takes more memory and time and is no faster per
   // row.

@@ -8,10 +8,10 @@
 
 namespace pumice {
 
-// The eight-byte words of the data go to four lanes in turn. Each lane updates its value h to rotate(h ^ word) * kFactor. Multiplication by
-// the odd kFactor is invertible, so two different words always turn the same h into two different values. The checksum therefore always
-// detects a change within eight aligned bytes, and any other change with a probability of 1 - 2^-64. Words are loaded as little-endian, so
-// the checksum is the same on every machine.
+// Returns the checksum of `bytes`. Their eight-byte words go to four lanes in turn. Each lane updates its value h to
+// rotate(h ^ word) * kFactor. The multiplication is invertible because kFactor is odd, so different words always turn the same h into
+// different values. The checksum therefore detects every change within eight aligned bytes, and any other change with a probability of
+// 1 - 2^-64. Words are loaded as little-endian, so that the checksum is the same on every machine.
 inline std::uint64_t checksum(std::span<const std::uint8_t> bytes, std::uint64_t seed = 0) {
   constexpr std::uint64_t kFactor = 0x9fb21c651e98df25ull;
   const auto mix = [](std::uint64_t h, std::uint64_t word) { return std::rotl(h ^ word, 29) * kFactor; };

@@ -66,9 +66,9 @@ class Error : public std::exception {
   std::optional<std::uint64_t> offset_;
 };
 
-// A part of a message: a string, a character, or a number. A TextPart only refers to its string and must not outlive it. Functions with any
-// number of parts are thin templates that call a function with a list of parts. The body of that function is compiled only once instead of
-// once for each combination of types.
+// A part of a message, which is a string, a character or a number. A TextPart only refers to its string, so the string must outlive it.
+// str() and fail() convert their arguments to TextParts and call a function that takes a list of them. That function is compiled only once,
+// and not once for each combination of types.
 class TextPart {
  public:
   template <class T>

@@ -45,18 +45,19 @@ std::optional<Format> format_from_name(std::string_view name);  // ignores the c
 // reference implementation. Its results have the same bits as those of gguf.quants.dequantize in gguf-py.
 void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
 
-// pack() packs `n` float weights. For F32, F16 and BF16 it rounds to nearest, ties to even. For quantized formats it searches for the codes
-// with the least squared error (formats_pack.cpp). It throws ErrorKind::invalid_argument if can_pack() is false. It throws
-// ErrorKind::numeric if the format is quantized and a weight is NaN or outside [-65504, 65504].
+// can_pack() returns whether pack() supports a format. pack() packs `n` float weights. It rounds to nearest, ties to even, for F32, F16 and
+// BF16. For quantized formats it searches for the codes with the least squared error (formats_pack.cpp). pack() throws
+// ErrorKind::invalid_argument if can_pack() is false, and ErrorKind::numeric if the format is quantized and a weight is NaN or outside
+// [-65504, 65504].
 bool can_pack(Format format);
 void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
 
 // Throws ErrorKind::numeric if a weight is NaN or outside [-65504, 65504]. pack() calls this for quantized formats.
 void check_weights(Format format, const float* weights, std::int64_t n);
 
-// Packs `rows` rows like pack(), but multiplies the squared error of each weight by column_weights[column]. A column weight is the mean
-// square of the activations that the column is multiplied by. There is one column weight for each column. Throws what pack() throws;
-// messages give the index of a weight within its row. Throws ErrorKind::invalid_argument if a column weight is negative or not finite.
+// Packs `rows` rows like pack(), but multiplies the squared error of each weight by column_weights[column], the mean square of the
+// activations that the column is multiplied by. Throws what pack() throws, and messages give the index of a weight within its row. Also
+// throws ErrorKind::invalid_argument if a column weight is negative or not finite.
 void pack_rows(Format format, const float* weights, std::int64_t rows, std::span<const float> column_weights, std::uint8_t* packed);
 
 // Conversions between 16-bit floats and float32. Conversions to float32 are exact. Conversions from float32 round to nearest, ties to even.

@@ -1,5 +1,5 @@
-// Internal to core. Declares a function for each format that unpacks whole blocks, and helpers that load the numbers of a block. The
-// layouts of blocks are ggml's, as gguf-py documents them (gguf/quants.py, `dequantize_blocks`). All numbers are little-endian.
+// Declares a function for each format that unpacks whole blocks, and helpers that load the numbers of a block. The layouts of blocks are
+// ggml's, as gguf-py documents them (gguf/quants.py, `dequantize_blocks`). All numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -51,10 +51,11 @@ inline void store_scales_mins(const ScalesMins& s, std::uint8_t* p) {
 
 // The numbers of one block. store() writes them as the bytes of the block (formats_store.cpp).
 struct Numbers {
-  std::uint16_t d = 0, dmin = 0;  // half floats: the block's scale, and the block's minimum (for formats with minima), which is subtracted
-  // Integer scale and minimum of each sub-block. The scale has its sign (in Q3_K, -32 to 31).
+  // The block's scale and, in formats with minima, the number that is subtracted as the block's minimum. Both are half floats.
+  std::uint16_t d = 0, dmin = 0;
+  // The integer scale and minimum of each sub-block. Scales are signed, also in Q3_K, where the bytes of a block hold scale + 32.
   int scale[16] = {}, min[16] = {};
-  int code[kSuper] = {};  // code of each weight, as a number from 0 on
+  int code[kSuper] = {};  // code of each weight, 0 or more
 };
 void store(Format format, const Numbers& numbers, std::uint8_t* packed);
 

@@ -75,8 +75,8 @@ void unpack_Q5_K(const std::uint8_t* packed, std::int64_t count, float* out) {
 // A block has 128 bytes with the low four bits of the 6-bit codes, 64 bytes with the top two bits of the codes, 16 scales as signed bytes,
 // f16 d. A sub-block has 16 weights.
 // Weight: (d * scale) * (code - 32).
-// Codes: each 64 bytes of low bits and 32 bytes of top bits hold 128 weights. For weight 32 j + i of these 128, the low bits are in byte 32
-// (j % 2) + i of the 64 (in the low half for j < 2, otherwise in the high half). The top bits are bits 2 j and 2 j + 1 of byte i of the 32.
+// Codes: each 64 bytes of low bits and 32 bytes of top bits hold 128 weights. For weight 32 j + i of these 128, the low bits are in low
+// byte 32 (j % 2) + i, in its low half for j < 2 and otherwise in its high half. The top bits are bits 2 j and 2 j + 1 of top byte i.
 void unpack_Q6_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 210, out += kSuper) {
     const std::uint8_t *lows = packed, *tops = packed + 128, *scales = packed + 192;

@@ -22,7 +22,8 @@ void unpack_codes(const std::uint8_t* codes, float scale, const CodeValues& valu
 float odd_scale(const std::uint8_t* scales, int i) { return static_cast<float>(2 * (scales[i / 2] >> (i % 2 * 4) & 15) + 1); }
 
 // A block of IQ1_E or IQ2_E has f16 d, 8 bytes with a 4-bit scale s for each 16 weights, 64 bytes with the low two bits of the codes, and
-// 32 bytes with the third bits of the codes. Both sorts of bits are in the order of Q3_K. Weight: (d / 8 * (2 s + 1)) * values[code].
+// 32 bytes with the third bits of the codes. The low bits and the third bits are in the order of Q3_K (formats_k.cpp).
+// Weight: (d / 8 * (2 s + 1)) * values[code].
 void unpack_three_bits(const std::uint8_t* packed, std::int64_t count, const CodeValues& values, float* out) {
   for (; count > 0; --count, packed += 106, out += kSuper) {
     const float d = load_f16(packed) * 0.125f;

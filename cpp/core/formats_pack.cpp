@@ -23,8 +23,7 @@ void round_floats(Format format, const float* weights, std::int64_t n, std::uint
   }
 }
 
-// Packs `count` blocks, at most kLanes. `column_weights` has a number for each weight of the blocks. If it is nullptr, all weights count
-// the same.
+// Packs `count` blocks, at most kLanes. `column_weights` has the factor of each weight's squared error, or is nullptr if all factors are 1.
 template <Format f>
 void pack_blocks(const float* weights, const float* column_weights, int count, std::uint8_t* packed) {
   constexpr int block = search::kBlock<f>, sub = search::kGrid<f>.sub;
@@ -45,7 +44,7 @@ void pack_blocks(const float* weights, const float* column_weights, int count, s
   for (int b = 0; b < count; ++b) search::store<f>(scales, x, b, packed + info(f).block_bytes * b);
 }
 
-// Packs a row. `column_weights` is nullptr or has a number for each of the n weights.
+// Packs a row of n weights. `column_weights` has the factor of each weight's squared error, or is nullptr if all factors are 1.
 void search_row(Format format, const float* weights, const float* column_weights, std::int64_t n, std::uint8_t* packed) {
   search::with_grid(format, [&]<Format f>() {
     constexpr std::int64_t block = search::kBlock<f>;

@@ -46,15 +46,15 @@ struct Grid {
   bool table;                 // true: the levels are kIq4Values; false: the levels are all integers from `low` to `high`
   bool affine;                // true: the format has a min
   int scale_low, scale_high;  // smallest and largest integer scale of a sub-block; both 0 if the block is one sub-block
-  // The largest integer min of a sub-block; the smallest is 0. min_high is 0 if the format has no min, or if the block is one sub-block,
-  // whose min can have any sign.
+  // The largest integer min of a sub-block; the smallest is 0. min_high is 0 if mins are not integers, which is so in formats without a min
+  // and in blocks of one sub-block.
   int min_high;
-  // In candidate k, the scale maps the largest magnitude of the weights to first + k * step levels. If the format has a min, the scale maps
-  // the range of the weights to this number of levels.
+  // The search tries `steps` scales for a sub-block. Scale k maps the largest magnitude of the weights to first + k * step levels. If the
+  // format has a min, scale k maps the range of the weights to this number of levels.
   float first, step;
   int steps;
-  // Number of trials for the largest scale of the sub-blocks, and for the largest min. In trial i, the largest scale becomes the integer
-  // scale_high - i (scale_low + i if scales may be negative), and the largest min becomes min_high - i.
+  // Number of integers that the search tries for the largest scale of the sub-blocks, and for the largest min. In trial i, the largest
+  // scale becomes scale_high - i (scale_low + i if scales may be negative), and the largest min becomes min_high - i.
   int starts;
 };
 
@@ -197,9 +197,10 @@ Fit fit_to(const Sums& s) {
   }
 }
 
-// Returns the best scale and min of a sub-block. They are half floats if the block has only one sub-block, otherwise real numbers. Each
-// candidate chooses a level for every weight, and a fit to these levels gives a scale and a min. If the format has no min, the error of the
-// fit follows from the sums: sum(wxx) - sum(wxq)^2 / sum(wqq). The best candidate is then fitted twice more to its own levels.
+// Returns the best scale and min of a sub-block, as half floats if the block has only one sub-block, and otherwise as real numbers. With
+// each scale that Grid::steps describes, chooses a level for every weight, and then fits a scale and a min to these levels. Without a min,
+// the error of such a fit is sum(wxx) - sum(wxq)^2 / sum(wqq), so the fit with the largest second term is the best. The best fit is then
+// fitted twice more to its own levels.
 template <Format f>
 Fit find(const Lanes* x, const Lanes* w) {
   constexpr Grid g = kGrid<f>;
@@ -247,8 +248,8 @@ Fit find(const Lanes* x, const Lanes* w) {
   return best;
 }
 
-// Chooses the integer scale and min of sub-block `sub` for the d and dmin in `s`: the integers nearest to near_scale and near_min, or their
-// neighbours. Returns the error of the sub-block.
+// Chooses the integer scale and min of sub-block `sub`, for the d and dmin in `s`. The candidates are the integers nearest to near_scale
+// and near_min, and their neighbours. Returns the error of the sub-block.
 template <Format f>
 Lanes settle(const Lanes* x, const Lanes* w, const Lanes& near_scale, const Lanes& near_min, Scales<f>& s, int sub) {
   constexpr Grid g = kGrid<f>;
@@ -270,8 +271,7 @@ Lanes settle(const Lanes* x, const Lanes* w, const Lanes& near_scale, const Lane
   return best_error;
 }
 
-// Calls settle() for all sub-blocks. The scales and mins that `s` has before the call are the near_scale and near_min of settle(). Returns
-// the errors of the blocks.
+// Calls settle() for all sub-blocks, with the scales and mins in `s` as near_scale and near_min. Returns the errors of the blocks.
 template <Format f>
 Lanes settle_all(const Lanes* x, const Lanes* w, Scales<f>& s) {
   Lanes error{};
@@ -282,8 +282,8 @@ Lanes settle_all(const Lanes* x, const Lanes* w, Scales<f>& s) {
   return error;
 }
 
-// Fits d and dmin by least squares to the weights, scales, mins and levels of the whole blocks. A lane keeps its old d and dmin if the sums
-// do not determine both numbers, if the new dmin is negative, or if the format has a min and the new d is not positive.
+// Fits d and dmin by least squares to the weights of whole blocks, for the present scales, mins and levels. A lane keeps its old d and dmin
+// if the least squares have no unique solution, if the new dmin is negative, or if the format has a min and the new d is not positive.
 template <Format f>
 void refit(const Lanes* x, const Lanes* w, Scales<f>& s) {
   Lanes ss{}, sm{}, mm{}, xs{}, xm{};
@@ -342,7 +342,7 @@ Scales<f> choose(const Lanes* x, const Lanes* w) {
     for (int a = 0; a < g.starts; ++a) {
       for (int b = 0; b < (g.affine ? g.starts : 1); ++b) {
         Scales<f> trial;
-        // If integer scales may be negative, scale_low has the largest magnitude, so the largest scale becomes scale_low + a.
+        // If integer scales may be negative, scale_low has the largest magnitude, so `scale` becomes the integer scale_low + a.
         trial.d = half(scale / static_cast<float>(g.scale_low < 0 ? g.scale_low + a : g.scale_high - a));
         if (g.affine) trial.dmin = half(min / static_cast<float>(g.min_high - b));
         for (int sub = 0; sub < kSubs<f>; ++sub) {
@@ -361,7 +361,7 @@ Scales<f> choose(const Lanes* x, const Lanes* w) {
   return best;
 }
 
-// Writes the block of lane `lane`; levels[i] are the levels of weight i.
+// Writes the block of lane `lane`. levels[i] has, in each lane, the level of weight i of the lane's block.
 template <Format f>
 void store(const Scales<f>& s, const Lanes* levels, int lane, std::uint8_t* packed) {
   blocks::Numbers numbers;

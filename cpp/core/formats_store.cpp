@@ -77,7 +77,7 @@ void store_iq4_xs(const Numbers& n, std::uint8_t* packed) {
 
 void store(Format format, const Numbers& n, std::uint8_t* packed) {
   std::memset(packed, 0, static_cast<std::size_t>(info(format).block_bytes));
-  const auto negative = static_cast<std::uint16_t>(n.dmin ^ 0x8000);  // formats with an m (Q4_1, Q5_1) add m, so it is -dmin
+  const auto negative = static_cast<std::uint16_t>(n.dmin ^ 0x8000);  // the m of Q4_1 and Q5_1, which is added, is -dmin
   switch (format) {
     case Format::Q4_0:
     case Format::IQ4_NL:

@@ -1,5 +1,6 @@
 // Enums for the variants of operations, and limits. The names of the enum values are in core/ops.h. The kernels of every instruction set
 // include this header, so it must not include inline functions or classes of the standard library (docs/adding.md, "An instruction set").
+// The linker keeps only one copy of an inline function, and that copy could have instructions that the processor lacks.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The formats of keys and values in caches. The kernels of every instruction set include this header, so it includes no classes of the
-// standard library.
+// standard library (core/kinds.h has the reason).
 #pragma once
 
 #include <cstdint>

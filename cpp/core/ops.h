@@ -71,12 +71,13 @@ struct Norm {
   NormKind kind = NormKind::rms;
   std::int32_t group = 0;  // number of columns in a group; 0: the whole view is one group
   float eps = 1e-5f;
-  bool per_column = false;  // no effect if there are no groups
+  // True if `weight` and `bias` have one value for each column of the view, and false if all groups use the same `group` values.
+  bool per_column = false;
 };
 
-// out = softcap(activation(scale * (in * W^T) + bias)) (+ residual), where softcap(y) = c tanh(y / c), or y if c is 0 (Gemma 2, 2024). c is
-// the number `softcap`. `out` has the outputs of all parts side by side, in the order of `parts`. The weights of the parts may have
-// different formats.
+// Linear computes out = softcap(activation(scale * (in * W^T) + bias)) (+ residual). softcap(y) is c tanh(y / c), where c is the number
+// `softcap`, or y if c is 0 (Gemma 2, 2024). Each part is a matrix W and its bias. `out` has the outputs of all parts side by side, in the
+// order of `parts`. The weights of the parts may have different formats.
 struct LinearPart {
   MatrixId weight = MatrixId::none;
   VectorId bias = VectorId::none;
@@ -92,7 +93,7 @@ struct Linear {
   // 0.0021 without `precise` and 0.0014 with it.
   bool precise = false;
   float scale = 1.0f;                    // residual multiplier or logit multiplier of a model (Granite, MiniCPM, Command-R)
-  float softcap = 0.0f;                  // c in the formula above; 0: no softcap
+  float softcap = 0.0f;                  // softcap(y) = softcap * tanh(y / softcap); 0: no softcap
   float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of xielu, learned per layer
 };
 
@@ -116,14 +117,14 @@ struct HeadLinear {
 };
 
 // Chooses the experts of each row and the weights of these experts (Shazeer et al. 2017; groups and bias: DeepSeek-AI 2024). Each expert
-// has a score s = softmax(logits) or s = sigmoid(logits), and c = s + bias.
+// has a score s = softmax(logits) or s = sigmoid(logits). Experts are compared by c = s + bias.
 // - If groups > 1, neighbouring experts form groups of equal size. The score of a group is the sum of its two largest c. Only experts in
 //   the `kept` groups with the largest scores can be chosen.
 // - The experts with the `chosen` largest c are chosen, the largest first. If two c are equal, the expert with the smaller index comes
-//   first. With sigmoid and neither bias nor groups, the logits are compared instead of c. Logits have the same order as c, but the
-//   sigmoids of different large logits can round to the same number.
-// - The weight of an expert is s * scale * scales[expert]. If `normalised` is true, s is first divided by (the sum of the chosen experts'
-//   s, plus `floor`).
+//   first. With sigmoid and neither bias nor groups, the logits are compared instead of c, because the sigmoids of different large logits
+//   can round to the same number.
+// - The weight of an expert is s * scale * scales[expert]. If `normalised` is true, s is first divided by the sum of the s of the chosen
+//   experts, plus `floor`.
 // A row of `out` has the indices of the chosen experts as whole numbers, and then the weights of these experts. If a logit is infinite or
 // NaN, all weights of the row are NaN.
 struct Route {
@@ -216,21 +217,21 @@ struct Store {
   CacheId cache = CacheId::none;
 };
 
-// Attention within each segment. With a cache, a row attends to the cached positions from 0 to its own position (causal). Without a cache,
-// a row attends to rows of its own segment in the views k and v, either causally or in both directions. If `window` > 0, a causal row
-// attends only to the last `window` positions, which include its own; a row of bidirectional attention attends to its own position and to
-// `window` positions on each side. If `chunk` > 0, positions are divided into chunks of this length, and a row attends only to positions of
-// its own chunk (Llama 4); attention must then be causal and have no window. Heads of q and k have key_dim columns, and heads of v and out
-// have value_dim. Several heads of q share one head of k and v (Ainslie et al. 2023). For positions i of q and j of k, the score is
-// computed in these steps:
+// Attention within each segment. With a cache, a row attends to the cached positions from 0 to its own (causal). Without a cache, a row
+// attends to rows of its own segment in the views k and v, either causally or in both directions.
+// - If `window` > 0, a causal row attends only to the last `window` positions, which include its own. A row of bidirectional attention
+//   attends to its own position and to `window` positions on each side.
+// - If `chunk` > 0, positions are divided into chunks of this length, and a row attends only to positions of its own chunk (Llama 4).
+//   Attention must then be causal and have no window.
+// Heads of q and k have key_dim columns, and heads of v and out have value_dim. Several heads of q share one head of k and v (Ainslie et
+// al. 2023). The score of query i and key j is computed in these steps:
 //   score = scale * q.k, then softcap * tanh(score / softcap) if softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  if `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           if `slopes` is given (ALiBi, Press et al. 2022).
 // If `sinks` is given, the softmax of each head includes one more score, sinks[head]. A sink takes part of the attention weight but adds no
 // value (gpt-oss, 2025).
 // If `places` is given, scores also depend on relative positions (DeBERTa, He et al. 2021, 3.1). A cache, `bias` and `slopes` are then not
-// allowed. `by_query` and `by_key` are views of one slot, and their rows have n numbers per head. The score is as follows, without the term
-// of a view that is not given:
+// allowed. `by_query` and `by_key` are views of one slot with n numbers per head. The term of a view that is not given is left out:
 //   score = scale * (q.k + by_query[i][head * n + p] + by_key[j][head * n + p]), with p = places[clamp(j - i, -reach, reach) + reach].
 struct Attend {
   static constexpr std::string_view kName = "Attend";
@@ -248,11 +249,11 @@ struct Attend {
   VectorId places = VectorId::none;  // 2 reach + 1 whole numbers, each less than n (the number of columns per head of by_query and by_key)
 };
 
-// A causal convolution over the rows of a segment, separately for each column:
+// A causal convolution over the rows of a segment. Each column c has its own taps:
 //   out[t][c] = activation(bias[c] + sum over j, ascending, of taps[j][c] * in[t - (width - 1) + j][c])
-// `taps` has width x columns values. Rows before the segment's first row come from the state, which has the last width - 1 rows of `in`
-// before the segment. These rows are zeros if the segment begins the text or if there is no state. If `centred` is true, the row index is t
-// - (width - 1) / 2 + j instead, rows outside of the segment are zeros, and there is no state.
+// `taps` has width x columns values. Rows before the segment come from the state, which has the last width - 1 rows of `in` before the
+// segment. They are zeros if the segment begins the text or if there is no state. If `centred` is true, the row index is
+// t - (width - 1) / 2 + j instead, rows outside of the segment are zeros, and there is no state.
 struct Conv {
   static constexpr std::string_view kName = "Conv";
   View in, out;
@@ -263,9 +264,9 @@ struct Conv {
   StateId state = StateId::none;
 };
 
-// A recurrence over the rows of a segment. Each head has a matrix S of key_dim x value_dim numbers. The state holds S between segments. S
-// is zero at the beginning of a text, or of a segment if there is no state. For each row, with dt = max(softplus(step + step_bias), floor)
-// and a = exp(rate * dt):
+// A recurrence over the rows of a segment. Each head has a matrix S of key_dim x value_dim numbers, which the state keeps between segments.
+// S is zero at the beginning of a text, or of each segment if there is no state. For each row, with
+// dt = max(softplus(step + step_bias), floor) and a = exp(rate * dt):
 //   ssd:   S = a S + k (x) (dt v);  out = S^T q + skip v                                     (Mamba-2, Dao and Gu 2024)
 //   delta: S = a S + k (x) d with d = strength * sigmoid(beta) * (v - a S^T k);  out = S^T q  (gated delta rule, Yang et al. 2024)
 // Several heads may share a head of q and k. Head h uses head h / (heads / key_heads) of q and k, or head h % key_heads if `tiled` is true.
@@ -299,9 +300,9 @@ struct LogProb {
   View logits, out;
 };
 
-// Extracts from each row of logits what the sampler needs. This is the k largest logits (or fewer, Batch::ranked) among the allowed ids
-// (Batch::allowed) that are not reported, and the logits of the row's reported ids (Batch::reported, at most `reported` per row). TopRow
-// decodes a row of `out`.
+// Extracts from each row of logits what the sampler needs. This is the logits of the row's reported ids (Batch::reported, at most
+// `reported` per row), and the k largest logits (or fewer, Batch::ranked) among the other allowed ids (Batch::allowed). TopRow decodes a
+// row of `out`.
 struct Top {
   static constexpr std::string_view kName = "Top";
   View logits, out;  // `out` has top_width(k, reported) columns

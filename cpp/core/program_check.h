@@ -37,7 +37,7 @@ struct WeightShapes {
   std::vector<VectorShape> vectors;
 };
 MatrixShape shape_of(const Matrix& matrix);
-// Reads the values of all vectors, so callers call it only once per model.
+// Returns the shapes of all weights. Reads the values of all vectors, so callers call it only once per model.
 WeightShapes shapes_of(const Weights& weights);
 
 // ---------------------------------------------------------------- programs
@@ -64,15 +64,16 @@ struct ProgramFacts {
   bool reduces_logits = false;
   // True if an operation needs other rows of its segment but has no cache or state. Segments must then begin at position 0.
   bool keeps_no_past = false;
-  std::int64_t positions_limit = INT64_MAX;  // number of rows in the smallest table of position embeddings
-  // The largest Segment::unseen that the program allows. It is 0 if the program has causal attention, `places`, Conv or Scan, and otherwise
-  // the window if its attention has one. Without a window there is no limit.
+  // The largest number of positions in a text. This is the number of rows of the smallest table of position embeddings, if there is one.
+  std::int64_t positions_limit = INT64_MAX;
+  // The largest Segment::unseen that the program allows. It is 0 if the program has causal attention, `places`, Conv or Scan. Otherwise it
+  // is the smallest window of an Attend. If no Attend has a window, there is no limit.
   std::int64_t unseen_limit = INT64_MAX;
   std::vector<bool> used;  // [matrix]: true if the program uses the matrix
   std::vector<Life> slot_lives;
   std::vector<std::vector<Touch>> touches;  // [operation]: the views that the operation reads and writes
-  // 1 + the index of the last operation that computes several rows together (Experts, Rope, Store, Attend, Conv, Scan, Select, Pool). All
-  // operations from this index on can run on one block of rows after another.
+  // The index of the operation after the last one that computes several rows together (Experts, Rope, Store, Attend, Conv, Scan, Select,
+  // Pool); 0 if no operation does. The operations from this index on can run on one block of rows after another.
   std::int64_t last_beyond_row = 0;
   // The index of the last operation that writes rows of segments or selected rows instead of rows of tokens; -1 if there is none.
   std::int64_t last_other_rows = -1;

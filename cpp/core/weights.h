@@ -20,7 +20,7 @@ enum class Rounding : std::uint8_t {
   // The matrix must not be rounded. If the matrix is quantized, activations may be rounded to 8-bit codes. If the matrix holds floats,
   // activations must not be rounded.
   none,
-  // Float and Q8_0 matrices and the activations may be rounded to 13 bits or more within each block. The cosine of an embedding with the
+  // Float and Q8_0 matrices, and the activations, may be rounded to 13 bits or more within each block. The cosine of an embedding with the
   // exact embedding is then 0.999998. For other formats `floats` is the same as `none`.
   floats,
   // Set with load(quantize="q8_0"). The matrix and the activations may be rounded to 8-bit codes.
@@ -35,14 +35,14 @@ struct Matrix {
   // Copies packed rows [first, first + count) to `out` (count * row_bytes(format, cols) bytes). Thread-safe; throws Error.
   std::function<void(std::int64_t first, std::int64_t count, std::uint8_t* out)> read;
   Rounding rounding = Rounding::none;
-  // Set if load(quantize="q8_0") packs a float matrix that may be rounded. `read` then returns packed Q8_0 rows, and read_floats returns
-  // the float rows that they are packed from. A backend that does its own rounding uses read_floats.
+  // Reads float rows. Set only if load(quantize="q8_0") packs a float matrix that may be rounded. `read` then returns packed Q8_0 rows, and
+  // read_floats returns the rows that they are packed from, for a backend that does its own rounding.
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
   // Number of matrices of equal shape in this matrix, stored one after another: one per expert (Experts) or per head (HeadLinear).
   std::int32_t experts = 1;
-  // If the rows that `read` returns depend on all rows of the file's matrix, `prepare` reads all these rows once and keeps the results for
-  // `read`. Call `prepare` before the first `read`. Otherwise the first `read` does this work, and cannot be cancelled meanwhile. Throws
-  // ErrorKind::cancelled. Empty for most matrices.
+  // Does work that `read` needs only once. Empty unless the rows that `read` returns depend on all rows of the file's matrix. Call
+  // `prepare` before the first `read`. Otherwise the first `read` does the work, and cannot be cancelled meanwhile. Throws
+  // ErrorKind::cancelled.
   std::function<void(const Cancel& cancel)> prepare = {};
 };
 
