@@ -1,4 +1,4 @@
-// Assigns a plan's slots, codes and rows of pairs to areas of scratch memory.
+// Assigns areas of scratch memory to the slots of a plan and to the elements of CpuPlan::quantized, CpuPlan::pairs and CpuPlan::sketches.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct PlanLives {
 
 // Assigns an area to every slot that is used, and to every element that `lives` describes. Slots and elements that are not in use at the
 // same time share areas. If several existing areas are free, the area with the closest row size is used. `output` is the index of the slot
-// in the caller's memory, or -1. `tail_in_blocks` is true if the plan's tail runs block by block.
+// in the caller's memory, or -1 if there is none. `tail_in_blocks` is true if the steps of the tail (CpuPlan::tail) run on one block of
+// rows after another.
 void give_areas(CpuPlan& plan, const PlanLives& lives, std::int32_t output, bool tail_in_blocks);
 
 }  // namespace pumice::cpu

@@ -8,7 +8,7 @@
 namespace pumice::cpu {
 namespace {
 
-constexpr std::int64_t kUnitsMacs = 64 * 1024;  // number of multiply-adds of a task, which take 2 to 5 us
+constexpr std::int64_t kUnitsMacs = 64 * 1024;  // number of multiply-adds that a task should have; they take 2 to 5 us
 
 std::int64_t unit_rows(const AttendShape& shape) { return std::max<std::int64_t>(1, kMaxQueries / shape.group); }
 // Returns the number of parts into which a group of query heads is divided. There can be several parts because one kernel call takes at

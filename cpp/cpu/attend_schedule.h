@@ -31,7 +31,7 @@ struct AttendSchedule {
   std::vector<std::int64_t> first_unit;  // index of each segment's first unit; the last element is the total number of units
   std::int64_t units = 0, units_per_task = 1, most_chunks = 1;
   bool split = false;
-  // One chunk of one unit. `partial` is the offset, in floats, of the piece's results in the buffer of all partial results.
+  // A piece is one chunk of one unit. `partial` is the offset, in floats, of the piece's results in the buffer of all partial results.
   struct Piece {
     std::int64_t unit, chunk, partial;
   };

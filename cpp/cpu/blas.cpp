@@ -145,9 +145,9 @@ class Blas::OneThreadHere {
   unsigned before_ = 0;
 };
 
-// Computes one panel, transposed: out[cols][height]. Equal rows must get equal bits at every position in a panel (computes()). With this
-// layout, that holds for higher panels. OpenBLAS 0.3.34 with its Haswell kernels allows panels of 16 rows, but with out[height][cols] only
-// 11 rows.
+// Computes one panel and writes it transposed, as out[cols][height]. Equal rows must get equal bits at every position in a panel;
+// computes() tests this for a height. OpenBLAS 0.3.34 with its Haswell kernels allows panels of 16 rows in this layout, but only 11 rows
+// with out[height][cols].
 void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
                  std::int64_t height, float* out) const {
   const Buffer buffer(*buffers_);

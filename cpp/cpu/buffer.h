@@ -11,7 +11,7 @@ namespace pumice::cpu {
 class Buffer {
  public:
   Buffer() = default;
-  // Throws out_of_memory if the memory cannot be allocated, with `what` and the number of bytes in the message.
+  // Throws out_of_memory if the memory cannot be allocated. The message has the number of bytes and `what`, which says what they are for.
   Buffer(std::uint64_t bytes, const std::string& what);
   ~Buffer() { release(); }
   Buffer(Buffer&& other) noexcept { swap(other); }
@@ -35,8 +35,8 @@ class Buffer {
   std::uint64_t mapped_ = 0;  // number of bytes to unmap; 0 if the buffer is from the heap
 };
 
-// Throws out_of_memory, with both numbers of bytes in the message, if the system has less than `bytes` bytes of memory left. Without this
-// check, Linux would grant the memory and later kill the process.
+// Throws out_of_memory if the system has less than `bytes` bytes of memory left. The message says what needs the memory (`what`), how many
+// bytes it needs and how many are left. Without this check, Linux would grant the memory and later kill the process.
 void check_memory(std::uint64_t bytes, const std::string& what);
 
 }  // namespace pumice::cpu

@@ -1,5 +1,5 @@
-// Stores the pages of a model's caches and the states of its recurrent layers. One page holds 32 positions of all caches in contiguous
-// memory: cache after cache, and within a cache kv head after kv head. One state holds the states of all operations, one after another.
+// Stores the pages of a model's caches and the states of its recurrent layers. One page holds 32 positions of all caches, cache after
+// cache, and within a cache kv head after kv head. One state holds the values of all Conv and Scan operations, one operation after another.
 #pragma once
 
 #include <span>
@@ -10,8 +10,8 @@
 
 namespace pumice::cpu {
 
-// Number of columns in a strip of a state. The state of Scan is stored head after head, and each head in strips. A strip has 16 numbers for
-// each row, row after row, so one task works on one contiguous strip. Columns beyond the last column are zeros.
+// Number of columns in a strip. The state of Scan is stored head after head, each head strip after strip, and each strip row after row. A
+// task works on one strip, which is therefore contiguous. Columns beyond the last column are zeros.
 inline constexpr std::int32_t kStripCols = 16;
 constexpr std::int64_t strips_of(std::int32_t cols) { return (cols + kStripCols - 1) / kStripCols; }
 
@@ -41,7 +41,7 @@ class PageStore final : public CacheStore {
     const auto c = static_cast<std::size_t>(cache);
     return cache_offset_[c] + static_cast<std::uint64_t>(head) * head_bytes_[c];
   }
-  // Returns the part of state `number` that belongs to operation state `id`.
+  // Returns the values in state `number` that belong to the Conv or Scan operation with the state `id`.
   float* state(std::int32_t number, StateId id) const {
     return reinterpret_cast<float*>(states_.at(number) + state_offset_[static_cast<std::size_t>(id)]);
   }
@@ -56,7 +56,7 @@ class PageStore final : public CacheStore {
 
 // Returns the number of bytes of one page with caches of these shapes. Throws unsupported_model for impossible shapes.
 std::uint64_t cache_page_bytes(std::span<const CacheShape> shapes, KvFormat format);
-// Returns the number of bytes of one state that consists of all `shapes`.
+// Returns the number of bytes of one state, for operations whose states have these shapes.
 std::uint64_t state_bytes(std::span<const StateShape> shapes);
 
 }  // namespace pumice::cpu

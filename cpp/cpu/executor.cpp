@@ -32,7 +32,7 @@ class BatchRun final : public Job {
   }
 
   void task(std::int64_t index, int thread) override {
-    // `index` only shows that the team granted this thread one task. Shares then chooses which task the thread runs.
+    // If Shares distributes the tasks, `index` only shows that the team granted this thread a task, and Shares chooses the task.
     if (cut_.shared_out) index = shares_.take(thread);
     std::visit([&](const auto& s) { cpu::task(run_, s, cut_, index, thread); }, *now_);
   }
@@ -77,8 +77,8 @@ ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const Pack
   constants_.zeros.assign(widest, 0.0f);
 }
 
-// Computes the new bias of a part whose matrix a norm is folded into. With x = weight * y + bias (Folded), scale W x + b = scale (W weight)
-// y + (scale W bias + b). The term in the last parentheses is the new bias.
+// Computes the new bias of a part whose matrix a norm is folded into. The matrix W multiplies the norm's output x = weight * y + bias
+// (Folded). In scale W x + b = scale (W weight) y + (scale W bias + b), the term in the last parentheses is the new bias.
 void ProgramExecutable::fold_bias(ProductPart& part, float scale) {
   const PackedMatrix& matrix = weights_->matrix(part.weight);
   if (!matrix.folded) return;

@@ -9,12 +9,12 @@
 namespace pumice::cpu {
 namespace {
 
-// Factor by which the weights of all earlier steps of a layer are multiplied at each new step. A new step has the weight 1. For each
-// expert, ExpertCache adds up the weights of the steps that chose the expert (Layer::chosen).
+// Factor by which the weight of each earlier step of a layer is multiplied at a new step. A new step has the weight 1. For each expert,
+// ExpertCache adds up the weights of the steps that chose the expert (Layer::chosen).
 constexpr float kFade = 0.98f;
 
-// The layout of one expert in the cache. All matrices of the expert are in one unit; `bytes` is the size of the unit, `at` the offset of
-// each matrix in it.
+// The layout of a unit, which holds all matrices of one expert in the cache. `bytes` is the size of the unit, and at[i] is the offset of
+// matrix i in the unit.
 struct UnitShape {
   std::uint64_t bytes = 0;
   std::vector<std::uint64_t> at;
@@ -36,8 +36,7 @@ UnitShape unit_of(const ExpertLayer& layer, const WeightShapes& weights) {
 
 // All experts of one size, in all layers.
 struct SizeClass {
-  // `all` is the number of bytes of all these experts. `least` is the number of bytes of the experts of one layer, for the layer with the
-  // most such bytes.
+  // `all` is the number of bytes of these experts in all layers together. `least` is their number of bytes in the layer that has the most.
   std::uint64_t all = 0, least = 0;
 };
 std::map<std::uint64_t, SizeClass> size_classes(std::span<const ExpertLayer> layers, const WeightShapes& weights) {

@@ -27,24 +27,25 @@ struct ExpertLayer {
 // layers use is in neither of these layers.
 std::vector<ExpertLayer> expert_layers(std::span<const Program* const> programs);
 
-// `all` is the number of bytes of all packed experts. `least` is the smallest size of an ExpertCache for them. A step with many rows needs
-// all experts of a layer at the same time, so for each size of experts the cache must have room for all experts of the largest layer.
+// Numbers of bytes. `all` is the size of all packed experts, and `least` is the smallest possible size of an ExpertCache for them. A step
+// with many rows needs all experts of a layer at the same time, so for each size of experts the cache must have room for all experts of the
+// largest layer.
 struct ExpertBytes {
   std::uint64_t all = 0, least = 0;
 };
 ExpertBytes expert_bytes(std::span<const ExpertLayer> layers, const WeightShapes& weights);
 
-// Experts of equal size share a pool of places. Each pool has room for its largest layer. The other bytes of the cache are divided among
-// the pools in proportion to the bytes that each pool's experts still need.
+// Experts of equal size share a pool of places. Each pool has room for all experts of its largest layer. The other bytes of the cache are
+// divided among the pools in proportion to the bytes that each pool's experts still need.
 //
-// An expert that must be read replaces the expert with the lowest ExpertCache::share(): the fraction of the recent steps of its layer in
-// which the expert was chosen (about 50 steps, with higher weights for later steps). Among equal fractions, it replaces the expert that was
-// needed most recently. A step runs the layers in order, so the expert that was needed most recently is the last one to be needed again.
-// (If the least recently needed expert were replaced, each step of a long prompt would read all experts.)
+// An expert that must be read replaces the expert with the lowest ExpertCache::share(). This is the fraction of the recent steps of the
+// layer in which the expert was chosen (about 50 steps, with higher weights for later steps). Among equal fractions, it replaces the expert
+// that was needed most recently. A step runs the layers in order, so that expert is the last one to be needed again. (If the least recently
+// needed expert were replaced, each step of a long prompt would read all experts.)
 class ExpertCache {
  public:
-  // Writes the addresses of experts to `matrices`. The numbers in ExpertLayer::matrices are indices in `sources` and `matrices`. Throws
-  // out_of_memory if `bytes` is less than ExpertBytes::least or cannot be allocated.
+  // The numbers in ExpertLayer::matrices are indices in `sources`, from which experts are read, and in `matrices`, to which the cache
+  // writes the addresses of experts. Throws out_of_memory if `bytes` is less than ExpertBytes::least or cannot be allocated.
   ExpertCache(std::vector<ExpertLayer> layers, std::vector<Matrix> sources, std::vector<PackedMatrix>& matrices, std::uint64_t bytes,
               int threads);
 
@@ -86,7 +87,7 @@ class ExpertCache {
   // not need. There are enough such places, because a pool has room for all experts of a layer.
   void take_places(std::size_t layer, std::span<const std::int32_t> experts);
   void free_place(Place& place);
-  // Sets Layer::units and Layer::places again from the places whose experts were read completely. Frees all other places.
+  // Frees the places whose experts were not read completely. Sets Layer::units and Layer::places again from the other places.
   void forget_unfinished();
   // Called in the child of a fork if another thread of the parent was in a pass during the fork. Frees the places of experts that the other
   // thread had not read completely. Leaks `buffers_` instead of freeing them, because the other thread might have been growing them.

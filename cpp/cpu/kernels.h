@@ -21,12 +21,13 @@ namespace pumice::cpu {
 inline constexpr int kGroupRows = 16;
 inline constexpr int kQuantBlock = 32;  // number of activations that share one int8 scale
 
-// Activations as int8 codes: x ~ scale * code with codes in [-127, 127], and one scale for each row and block of 32 columns. This is the
-// quantization of Q8_0 (Dettmers et al. 2022 call it absmax). The arrays are block-major, so that a tile of tokens reads memory in order:
-// codes[block][row][32], scales[block][row], sums[block][row][2] and scaled_sums[block][row]. `sums` has two numbers per block: the sum of
-// the first 16 codes and the sum of the last 16 codes. `scaled_sums` has the scale times the sum of all 32 codes, which products with
-// formats that have minima use. Without `scaled_sums`, each group of rows would compute these numbers again, which took a tenth of the time
-// of products with few tokens.
+// Activations as int8 codes. x is about scale * code with codes in [-127, 127], and there is one scale for each row and block of 32
+// columns. This is the quantization of Q8_0 (Dettmers et al. 2022 call it absmax). The arrays are block-major, so that a tile of tokens
+// reads memory in order:
+//   codes[block][row][32], scales[block][row], sums[block][row][2] and scaled_sums[block][row].
+// The two numbers of `sums` are the sum of the first 16 codes and the sum of the last 16 codes of the block. `scaled_sums` has the scale
+// times the sum of all 32 codes, which products with formats that have minima use. To compute it again for each group of rows took a tenth
+// of the time of products with few tokens.
 struct QuantRows {
   std::int8_t* codes = nullptr;
   float* scales = nullptr;
@@ -43,10 +44,10 @@ using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std:
 using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                             std::int64_t count, float* out, std::int64_t out_stride);
 
-// Fixed point, for float weights that may be rounded (Rounding::floats). There is one scale for each row and 64 columns: w ~ scale * code
-// with |code| <= 4095 for weights, and x ~ scale * code with |code| <= 8191 for activations. The sum of the 64 products of a block then
-// fits in 32 bits. The instruction vpmaddwd adds 16 products, a float32 multiply-add only 8. On AVX2, fixed point is 1.5 times as fast as
-// float32, and its weights take 0.53 times the bytes. Its rounding errors are 1/20 of those of int8.
+// Fixed point, for float weights that may be rounded (Rounding::floats). There is one scale for each row and 64 columns. Weights are about
+// scale * code with |code| <= 4095, and activations are about scale * code with |code| <= 8191. The sum of the 64 products of a block then
+// fits in 32 bits. On AVX2, fixed point is 1.5 times as fast as float32, because the instruction vpmaddwd adds 16 products and a float32
+// multiply-add only 8. The weights take 0.53 times the bytes of float32. The rounding errors are 1/20 of those of int8.
 inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
@@ -73,17 +74,16 @@ struct FixedKernels {
   ProductFixed product;
 };
 
-// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). There is one scale for each row and
-// kByteBlock columns. Weights are w ~ scale * code with |code| <= 127. Activations are x ~ scale * code, where the codes of a block are
-// within a range of 256 consecutive integers that includes 0. The range need not be symmetric about 0, so no codes are wasted if a block's
-// activations are not. Some instruction sets can multiply unsigned bytes by signed bytes and add the products in 32 bits. In the kernels of
-// these instruction sets, the activations' codes are bytes that count from the lowest code (ByteRows). In the kernels of other instruction
-// sets, the codes are 16-bit words (FixedRows with one scale and one start for each row and kByteBlock columns). Both kinds of kernels
-// compute the same integers.
+// Number of columns that share a scale in products with 8-bit codes, which encoders with quantize="q8_0" use (Rounding::bytes). Weights are
+// about scale * code with |code| <= 127. Activations are about scale * code, where the codes of a block are within a range of 256
+// consecutive integers that includes 0. The range need not be symmetric about 0, so that no codes are wasted if a block's activations are
+// not symmetric.
+// Kernels of instruction sets that can multiply bytes and add the products in 32 bits take activations as bytes that count from the lowest
+// code (ByteRows). The other kernels take 16-bit words (FixedRows, with one scale and one start for each row and kByteBlock columns). Both
+// kinds of kernels compute the same integers.
 inline constexpr int kByteBlock = 64;
-// Distance, before rounding, between the code of a block's smallest value (or of 0 if no value is below 0) and the code of its largest
-// value (or of 0 if no value is above 0). The block's scale is chosen for this distance. The distance is less than 255, because both codes
-// may be rounded outwards.
+// Distance between the codes of the largest and the smallest value of a block, before rounding. 0 counts as a value of every block. The
+// block's scale is chosen for this distance. The distance is less than 255, because rounding may move both codes outwards.
 inline constexpr std::int32_t kByteSteps = 254;
 
 // Activations as bytes: codes[block][row][kByteBlock], scales[block][row] and zeros[block][row]. An element of `zeros` is the code of the
@@ -113,9 +113,9 @@ struct FormatKernels {
   // Converts row `lane` of a group to floats, with the same bits as unpack() in core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
   ProductF32 product_f32;  // does not round activations; used for compute="float32" and for float weights
-  // May round activations to bfloat16. This is the same function as product_f32, except for BF16 weights on avx512_bf16. The kernel for
-  // BF16 weights on avx512_bf16 is the only kernel whose bits differ from those of other instruction sets (docs/numerics.md). In this
-  // kernel too, the bits of a row do not depend on the other rows.
+  // May round activations to bfloat16. This is the same function as product_f32, except for BF16 weights on avx512_bf16. For these,
+  // product_bf16 is the only kernel whose bits differ from those of other instruction sets (docs/numerics.md). In this kernel too, the bits
+  // of a row do not depend on the other rows.
   ProductF32 product_bf16;
   ProductInt8 product_int8;  // null if the format is not quantized (info(format).quantized)
   // Multiplies the weights, without rounding them, by activations in fixed point (FixedRows). Null except for Q8_0, where product_fixed is
@@ -179,8 +179,8 @@ struct AttendCall {
   std::int64_t by_key_stride = 0;
 };
 
-// The operations on the result of a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a softcap of 0 take
-// no time.
+// The operations on the result of a product, which becomes softcap(activation(scale * product + bias)) + residual. If the scale is 1, there
+// is no multiplication, and if the softcap is 0, there is no soft cap.
 struct Epilogue {
   const float* bias = nullptr;
   Activation activation = Activation::none;
@@ -226,8 +226,9 @@ struct ScanCall {
   std::int64_t out_stride;
 };
 
-// Factors and offsets, one per column, that are applied to activations if the weight and bias of a norm are folded into the matrix that
-// multiplies the activations (Folded in packed_matrix.h). Both pointers are null if no norm is folded.
+// Factors and offsets, one per column, that are applied to activations before they are quantized. They are needed if the weight and bias of
+// a norm are folded into the matrix that multiplies the activations (Folded in packed_matrix.h). Both pointers are null if no norm is
+// folded.
 struct Turn {
   const float *scale = nullptr, *shift = nullptr;
 };
@@ -278,7 +279,8 @@ struct RowKernels {
   // Computes one row of Conv with n columns. rows[j] is multiplied by tap j; a null row counts as zeros.
   void (*conv)(const float* const* rows, const float* taps, const float* bias, int width, Activation activation, std::int64_t n,
                float* out);
-  // Computes decay = exp(rate * dt) and gain for each row. With beta, gain is strength * sigmoid(beta); if beta is null, gain is dt.
+  // Computes decay = exp(rate * dt) and gain for each row, with dt = max(softplus(step + step_bias), floor). gain is strength *
+  // sigmoid(beta), or dt if beta is null.
   void (*scan_gates)(const ScanGates& call, std::int64_t rows, float* decay, float* gain);
   // Computes `rows` rows (at least one) of Scan. `from` is the strip before the first row. The strip after the last row is written to `to`,
   // which may be the same memory as `from`. v and out have `count` columns (1 to 16); the strip's other columns stay zero.
@@ -313,7 +315,8 @@ const Kernels& kernels();
 // Returns the names of all instruction sets of this processor family, "scalar" first. All other lists of instruction sets are made from
 // this list.
 std::span<const char* const> known_isas();
-// Returns null if the name is unknown or if this machine cannot run the instruction set. Used by tests and doctor().
+// Returns the kernels of an instruction set. Returns null if the name is unknown or if this machine cannot run the instruction set. Used by
+// tests and doctor().
 const Kernels* kernels_for(const char* isa);
 
 }  // namespace pumice::cpu

@@ -142,8 +142,8 @@ struct LogProbStep {
 struct TopStep {
   Top op;
 };
-// The steps of a Linear that is followed by Top and whose matrix can have a sketch (steps/sketch.cpp). If a run does not use the sketch,
-// RestStep does the work of LinearStep, and the other steps do nothing.
+// The data of the next four steps. They are the steps of a Linear that is followed by Top and whose matrix can have a sketch
+// (steps/sketch.cpp). If a run does not use the sketch, RestStep does the work of LinearStep, and the other three steps do nothing.
 struct Sketching {
   View in;
   ProductPart part;
@@ -184,7 +184,7 @@ struct SlotPlace {
   // Index in CpuPlan::areas. -1 for the output slot, which is in the caller's memory, and for a slot that nothing uses.
   std::int32_t area = -1;
 };
-// The place of float rows in scratch memory, one for each pair. A pair is a token's row and one of the experts that this row has chosen.
+// The place in scratch memory of one row of floats for each pair. A pair is a token's row and one of the experts that this row has chosen.
 struct PairPlace {
   std::int32_t chosen = 0;  // number of pairs per row
   std::int64_t stride = 0;  // number of floats from one pair to the next
@@ -203,8 +203,8 @@ struct QuantizedPlace {
   std::int64_t cols = 0;
   std::int32_t area = -1;
   Codes codes = Codes::int8;
-  // Used only with Codes::bytes: one of the matrices that multiply these codes. The codes depend on the norm that is folded into this
-  // matrix.
+  // With Codes::bytes, one of the matrices that multiply these codes, because the codes depend on the norm that is folded into the matrix.
+  // Otherwise `none`.
   MatrixId folded = MatrixId::none;
   std::int32_t pairs = 1;  // number of pairs per row if these are codes of Experts; otherwise 1
   std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }
@@ -216,9 +216,9 @@ struct SketchPlace {
   std::int64_t cols = 0;   // number of columns of the sketch
   std::int32_t area = -1;  // index in CpuPlan::areas
 };
-inline constexpr std::int64_t kSketchSlices = 512;  // the largest number of slices of a head; each slice is one task
+inline constexpr std::int64_t kSketchSlices = 512;  // the largest number of slices of a sketched matrix; each slice is one task
 inline constexpr std::int64_t kSketchedRows = 8;    // the largest number of rows of a run that uses the sketch
-std::int64_t sketch_row_bytes(std::int64_t cols);   // returns the bytes per row of an area for a sketch's steps
+std::int64_t sketch_row_bytes(std::int64_t cols);   // returns the bytes of scratch memory per row for a product with a sketch
 
 // The properties of an Attend, apart from the batch, that determine how its work is divided into tasks. Layers with equal properties share
 // one AttendShape.

@@ -1,4 +1,4 @@
-// AVX2 kernels for products in fixed point. The weights are floats that were packed as fixed point or as 8-bit codes, or Q8_0.
+// AVX2 kernels for products in fixed point. The weights are Q8_0, or floats that were packed as fixed point or as 8-bit codes.
 #include <immintrin.h>
 
 #include "cpu/matrix/ahead.h"
@@ -87,9 +87,10 @@ struct NarrowBlock : WordBlock<kByteBlock> {
   static constexpr int kScaleColumns = kByteBlock;
   std::int32_t start[kGroupRows];
 };
-// The source of weights with 8-bit codes. panel() widens the codes.
+// The source of weights with 8-bit codes (fixed_product.h explains sources). panel() widens the codes to 16 bits.
 struct Narrow {
-  // kTokens is larger than in other sources, because panel() widens the codes once for all tokens (kWidenedRows in cpu/steps/cut.h).
+  // kTokens is the number of tokens for which panel() widens the codes once. It is larger than in other sources, because widening takes
+  // time (kWidenedRows in cpu/steps/cut.h).
   static constexpr int kColumns = kByteBlock, kTokens = 144, kGroups = 2;
   using Block = NarrowBlock;
   static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }

@@ -1,5 +1,5 @@
-// NEON kernels, with dot products, for products in fixed point. The weights are floats that were packed as fixed point or as 8-bit codes,
-// or Q8_0.
+// NEON kernels, with dot products, for products in fixed point. The weights are Q8_0, or floats that were packed as fixed point or as 8-bit
+// codes.
 #include "cpu/matrix/fixed_neon.h"
 
 namespace pumice::cpu::matrix {

@@ -1,5 +1,5 @@
-// NEON kernels, with integer matrix products, for products in fixed point. The weights are floats that were packed as fixed point or as
-// 8-bit codes, or Q8_0. A single token is multiplied by the kernels of neon_dot, because a matrix product of two tokens would waste half of
+// NEON kernels, with integer matrix products, for products in fixed point. The weights are Q8_0, or floats that were packed as fixed point
+// or as 8-bit codes. A single token is multiplied by the kernels of neon_dot, because a matrix product of two tokens would waste half of
 // its work.
 #include "cpu/matrix/fixed_neon.h"
 

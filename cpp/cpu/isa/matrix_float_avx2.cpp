@@ -17,11 +17,10 @@ __m256 widen(const std::uint8_t* words) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-// Four columns of eight rows of F8_E4M3, as floats that are 2^-120 times the values. In each word, the code's sign is moved to the top five
-// bits, because the shift and the multiplication treat it as the sign of a byte. The other bits of the code are moved to their position in
-// the upper half of a float. The mask then keeps one of the five sign bits. Subnormal codes become subnormal floats. Zen 3 multiplies
-// subnormal floats as fast as others. On Intel processors such a multiplication takes 150 cycles, which adds about a tenth to the time:
-// only one of 9,000 codes is subnormal if weights are normally distributed and 128 x 128 weights share a scale.
+// Four columns of eight rows of F8_E4M3, as floats that are 2^-120 times the values. A multiplication and a shift move the code's bits to
+// their positions in the upper half of a float. Both extend the sign to the top five bits, of which the mask keeps one. Subnormal codes
+// become subnormal floats. Zen 3 multiplies them as fast as others. On Intel processors such a multiplication takes 150 cycles, which adds
+// about a tenth to the time: only one of 9,000 codes is subnormal if weights are normally distributed and 128 x 128 weights share a scale.
 struct FourColumns {
   __m256 of[4];
 };
@@ -32,10 +31,9 @@ inline FourColumns four_columns(const std::uint8_t* codes) {
   return {{masked(_mm256_slli_epi32(even, 16)), masked(_mm256_slli_epi32(odd, 16)), masked(even), masked(odd)}};
 }
 
-// An assembly version of tile<Format::F32, 1, 6>. Its results have the same bits. The assembly takes 21 instructions per column. GCC 12's
-// code takes 26 instructions, and spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread is
-// busy and also needs issue slots. Two Zen 3 cores then reach 158 GFLOP/s with the assembly, 130 with GCC's code, 142 with GCC's unrolled
-// code and 148 with OpenBLAS.
+// An assembly version of tile<Format::F32, 1, 6>. Its results have the same bits. It takes 21 instructions per column, but GCC 12's code
+// takes 26, and spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread also needs issue
+// slots. Two Zen 3 cores then reach 158 GFLOP/s with the assembly, 130 with GCC's code, 142 with GCC's unrolled code and 148 with OpenBLAS.
 #define PUMICE_COLUMN(w, x)                   \
   "vmovups " #w                               \
   "(%[panel]), %%ymm12\n\t"                   \

@@ -1,4 +1,4 @@
-// The only kernel that needs AVX-512 BF16.
+// The kernel for BF16 weights and activations rounded to bfloat16. It is the only kernel that needs AVX-512 BF16.
 #include "cpu/matrix/bf16_512.h"
 #include "cpu/matrix/simd512_native.h"
 

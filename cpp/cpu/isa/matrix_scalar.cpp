@@ -229,8 +229,8 @@ void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, st
   }
 }
 
-// For each row of each block, searches for the scale with the smallest sum of squared errors, as pack() does for Q8_0
-// (core/formats_pack.cpp). Sums over a block are computed in four lanes, which total() adds up.
+// Packs a group of floats as 8-bit codes. For each row of each block, searches for the scale with the smallest sum of squared errors, as
+// pack() does for Q8_0 (core/formats_pack.cpp). Sums over a block are computed in four lanes, which total() adds up.
 void pack_byte_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
   using Lanes = float __attribute__((vector_size(16)));
   constexpr int kVectors = kByteBlock / 4, kSteps = 9;

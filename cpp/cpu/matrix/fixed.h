@@ -44,14 +44,14 @@ struct FixedBlock : WordBlock<kFixedBlock> {
 static_assert(sizeof(FixedBlock) % 64 == 0);
 
 // A block of weights with 8-bit codes, in a layout that all instruction sets use. Codes are stored in sets of four columns, because
-// instructions that multiply bytes need this order. The integer sums start at values from `minus_sum` in products with bytes (ByteRows),
-// and at `start` in products with 16-bit codes (FixedRows).
+// instructions that multiply bytes need this order. The integer sums of a product start at `minus_sum` times the zero point if the
+// activations are bytes (ByteRows), and at `start` if they are 16-bit codes (FixedRows).
 struct ByteBlock {
   static constexpr int kColumns = kByteBlock;
   float scale[kGroupRows];
-  // A pair of words for each row: minus the sum of the row's codes, and 0. A zero point (ByteRows::zeros) also has two words, its low and
-  // its high half. An instruction that multiplies pairs of words and adds the two products computes -sum * zero point from these two pairs.
-  // Zero points are below 2^15, so the low half is not negative as a signed word.
+  // A pair of words for each row, which are minus the sum of the row's codes, and 0. Kernels also split a zero point (ByteRows::zeros) into
+  // two words, its low and its high half. An instruction that multiplies pairs of words and adds the two products then computes -sum * zero
+  // point. Zero points are below 2^15, so the low half is not negative as a signed word.
   std::int16_t minus_sum[kGroupRows][2];
   std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four neighbouring codes c0 to c3 of a row
   std::int8_t codes[kColumns / 4][kGroupRows][4];

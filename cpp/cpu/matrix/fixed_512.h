@@ -1,4 +1,4 @@
-// Products in fixed point with vectors of 512 bits. The weights are floats that were packed as fixed point or as 8-bit codes, or Q8_0.
+// Products in fixed point with vectors of 512 bits. The weights are Q8_0, or floats that were packed as fixed point or as 8-bit codes.
 #pragma once
 
 #include "cpu/matrix/ahead.h"

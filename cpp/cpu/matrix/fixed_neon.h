@@ -37,7 +37,7 @@ static_assert(sizeof(TwoByteBlock) % 64 == 0);
 inline constexpr std::int32_t kInverse129 = 0x0FE03F81;  // the inverse of 129 modulo 2^32
 static_assert(std::uint32_t{kInverse129} * 129 == 1);
 
-// T is the type that multiplies register tiles: DotTile<kFixedBlock> or MatrixTile<kFixedBlock> (tiles_neon.h).
+// Products in fixed point. T is the type that multiplies register tiles, DotTile<kFixedBlock> or MatrixTile<kFixedBlock> (tiles_neon.h).
 template <class T>
 struct FixedNeon {
   static constexpr int kPanelBlocks = 4;  // number of blocks of 64 columns in a panel
@@ -68,8 +68,8 @@ struct FixedNeon {
   template <int P>
   using TileSums = int32x4_t[kRows][P];
 
-  // Returns `columns` columns of weights in the order that T::products() needs. `quads` has the weights in quads. If T needs another order,
-  // the weights are copied to `buffer`.
+  // Returns the address of `columns` columns of weights in the order that T::products() needs. `quads` has the weights in sets of four
+  // columns. If T needs another order, copies the weights to `buffer`.
   static const std::uint8_t* ordered(const void* quads, [[maybe_unused]] int columns, [[maybe_unused]] std::uint8_t* buffer) {
     const auto* from = static_cast<const std::uint8_t*>(quads);
     if constexpr (T::kReadsQuads) {
@@ -105,7 +105,8 @@ struct FixedNeon {
   }
 
   // ---------------------------------------------------------------- sources of weights
-  // Every source has the members of OfFloats. The blocks of a source have kColumns columns and one scale for each row.
+  // A source is a struct for one kind of weights. Every source has the members of OfFloats. The blocks of a source have kColumns columns
+  // and one scale for each row.
   struct OfFloats {
     using Rows = FixedRows;
     static constexpr int kColumns = kFixedBlock;
@@ -147,7 +148,7 @@ struct FixedNeon {
     }
   };
 
-  // Codes of Q8_0 are bytes, so two products are enough: 128 sum(w high_x) + sum(w low_x).
+  // The source of Q8_0 weights. Their codes are bytes, so the sum takes only two products of bytes, 128 sum(w high_x) + sum(w low_x).
   struct OfQ8_0 {
     using Rows = FixedRows;
     static constexpr Layout l = Traits<Format::Q8_0>::layout;
@@ -179,8 +180,8 @@ struct FixedNeon {
     }
   };
 
-  // Weights with 8-bit codes. Activations are unsigned bytes. 128 is subtracted both from these bytes, to make them signed, and from their
-  // zero points.
+  // The source of weights with 8-bit codes. Activations are unsigned bytes. 128 is subtracted from these bytes, to make them signed, and
+  // also from their zero points.
   struct OfBytes {
     using Rows = ByteRows;
     static constexpr int kColumns = kByteBlock;

@@ -32,9 +32,10 @@ concept FixedTiles = FixedTilesOf<T, WordBlock<32>> &&
                        T::store_sums(of_token, lanes, out);  // stores the first `lanes` of 16 sums to `out`
                      };
 
-// A source of weights, here of float weights that were packed as fixed point. All sources have the members of this struct. panel(group,
-// first, count) returns columns [first, first + count) of a group, where `first` is a multiple of 256. In the group these columns take
-// bytes(count) bytes and start at offset bytes(first). kGroups groups are multiplied by kTokens tokens at a time; their sums take 25 KiB.
+// The source of float weights that were packed as fixed point. A source is a struct for one kind of weights, and all sources have the
+// members of this struct. panel(group, first, count) returns columns [first, first + count) of a group, where `first` is a multiple of 256.
+// In the group these columns start at offset bytes(first) and take bytes(count) bytes. kTokens tokens are multiplied by kGroups groups at a
+// time, and their sums take 25 KiB.
 struct PackedFloats {
   static constexpr int kColumns = kFixedBlock, kTokens = 96, kGroups = 4;
   using Block = FixedBlock;
