@@ -39,7 +39,7 @@ template <class To, class From>
   return narrowed;
 }
 
-// Returns a * b, or throws ErrorKind::out_of_memory if the product overflows. Meant for sizes that validation has already bounded.
+// Returns a * b, or throws ErrorKind::out_of_memory if the product overflows. Used for sizes that earlier checks have bounded.
 template <class T>
 T mul_or_fail(T a, T b, const char* what) {
   if (auto product = checked_mul(a, b)) return *product;

@@ -3,7 +3,7 @@
 // in the same order.
 //
 // In all these formats a weight is (d * scale) * level - dmin * min. The code of a weight stands for the level. A block has one d and one
-// dmin, and each sub-block has one scale and one min. If the whole block is one sub-block, its scale and min are both 1.
+// dmin, and each sub-block has one scale and one min. In formats without sub-blocks, scale and min are 1.
 #pragma once
 
 #include <cstdint>
@@ -197,8 +197,8 @@ Fit fit_to(const Sums& s) {
   }
 }
 
-// Returns the best scale and min of a sub-block, as half floats if the block has only one sub-block, and otherwise as real numbers. With
-// each scale that Grid::steps describes, chooses a level for every weight, and then fits a scale and a min to these levels. Without a min,
+// Returns the best scale and min of a sub-block, as half floats if the block has only one sub-block, and otherwise as real numbers. Tries
+// Grid::steps scales. For each of them, chooses a level for every weight, and then fits a scale and a min to these levels. Without a min,
 // the error of such a fit is sum(wxx) - sum(wxq)^2 / sum(wqq), so the fit with the largest second term is the best. The best fit is then
 // fitted twice more to its own levels.
 template <Format f>

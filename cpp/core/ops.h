@@ -169,9 +169,10 @@ struct RopeTable {
   std::vector<float> inv_freq;  // dims / 2 frequencies, after any scaling
   bool interleaved = false;
   float magnitude = 1.0f;
-  // If `original` is 0, all texts use inv_freq. Otherwise texts with more than `original` tokens use other frequencies. These are
-  // long_inv_freq if it is not empty (LongRoPE, Ding et al. 2024). If it is empty, they are computed from a larger base (dynamic NTK):
+  // Number of tokens up to which a text uses inv_freq. Longer texts use long_inv_freq if it is not empty (LongRoPE, Ding et al. 2024).
+  // Otherwise their frequencies are computed from a larger base (dynamic NTK):
   //   base * (growth * length / original - (growth - 1))^(dims / (dims - 2)).
+  // If `original` is 0, texts of any length use inv_freq.
   std::int64_t original = 0;
   std::vector<float> long_inv_freq;
   float base = 0.0f, growth = 0.0f;

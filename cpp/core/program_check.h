@@ -21,7 +21,7 @@ struct MatrixShape {
   std::int64_t rows = 0, cols = 0;  // `rows` counts the rows of all experts together
   std::int32_t experts = 1;
   std::int64_t rows_each() const { return rows / experts; }  // number of rows of one expert
-  bool present = true;  // false: the matrix was not packed, because no program that the weights were packed for uses it
+  bool present = true;                                       // false if no program that the weights were packed for uses the matrix
   Rounding rounding = Rounding::none;
   bool has_floats = false;  // true if Matrix::read_floats is set
 };
@@ -30,7 +30,8 @@ struct VectorShape {
   std::int64_t size = 0;
   std::int64_t indices = 0;  // the result of indices_of() for the vector's values
 };
-// If all values are whole numbers from 0 to kMaxWidth - 1, returns 1 + the largest value; otherwise returns 0.
+// Returns the number of rows that a table must have if the values are indices of its rows, which is 1 + the largest value. Returns 0 if a
+// value is not a whole number from 0 to kMaxWidth - 1.
 std::int64_t indices_of(std::span<const float> values);
 struct WeightShapes {
   std::vector<MatrixShape> matrices;

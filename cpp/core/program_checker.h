@@ -1,6 +1,6 @@
-// The base class of ProgramCheck with the checks that all operations share. Views, weights and caches must exist and fit, and columns must
-// be written before they are read. The class also collects the facts of core/program_check.h. program_check.cpp has the checks of each
-// operation.
+// The base class of ProgramCheck, with the checks that all operations share. These check that views, weights and caches exist and fit
+// together, and that columns are written before they are read. The class also collects the facts of core/program_check.h. program_check.cpp
+// has the checks of each operation.
 #pragma once
 
 #include <algorithm>

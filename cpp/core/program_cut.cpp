@@ -56,7 +56,7 @@ std::int32_t width_of(const std::vector<View>& views) {
   return static_cast<std::int32_t>(width);
 }
 
-// Gives the caches (or the states) of one part new numbers from 0 on, and collects their shapes.
+// Gives the caches (or the states) of one part of the program new numbers from 0 on, and collects their shapes.
 template <class Id, class Shape>
 class Renumber {
  public:

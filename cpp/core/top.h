@@ -8,7 +8,7 @@
 namespace pumice {
 
 inline constexpr std::int32_t kTopHead = 8;    // number of words before the logits in a row of Top's output
-inline constexpr std::int32_t kMostTop = 128;  // the largest k
+inline constexpr std::int32_t kMostTop = 128;  // the largest Top::k
 constexpr std::int64_t top_width(std::int64_t k, std::int64_t reported) { return kTopHead + 2 * k + reported; }
 
 // A row of Top's output, which consists of 32-bit words. Each word is a float or an integer. If a logit is not finite, only the first three
@@ -19,8 +19,8 @@ struct TopRow {
   std::int32_t not_finite() const { return integer(0); }        // number of logits that are not finite
   std::int32_t first_not_finite() const { return integer(1); }  // id of the first logit that is not finite, or -1 if all are finite
   float value_not_finite() const { return words[2]; }           // value of the first logit that is not finite
-  // Returns the number of ranked logits. This number is at most k, and at most the number of allowed ids that are not reported. It is less
-  // than the row's Batch::ranked only if fewer ids are allowed and not reported.
+  // Returns the number of ranked logits, which is at most k. It is less than the row's Batch::ranked only if fewer ids are allowed and not
+  // reported.
   std::int32_t count() const { return integer(3); }
   // Returns ranked logit i. The logits are in descending order; equal logits are in ascending order of their ids.
   float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }

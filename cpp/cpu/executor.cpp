@@ -38,7 +38,7 @@ class BatchRun final : public Job {
   }
 
  private:
-  // run_, step_, now_ and cut_ are written only between phases.
+  // run_, step_, now_ and cut_ are written only between phases, so the tasks of a phase can read them without a lock.
   Run run_;
   std::size_t step_ = 0;
   const Step* now_ = nullptr;

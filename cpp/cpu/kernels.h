@@ -26,8 +26,8 @@ inline constexpr int kQuantBlock = 32;  // number of activations that share one 
 // reads memory in order:
 //   codes[block][row][32], scales[block][row], sums[block][row][2] and scaled_sums[block][row].
 // The two numbers of `sums` are the sum of the first 16 codes and the sum of the last 16 codes of the block. `scaled_sums` has the scale
-// times the sum of all 32 codes, which products with formats that have minima use. To compute it again for each group of rows took a tenth
-// of the time of products with few tokens.
+// times the sum of all 32 codes, for formats that have minima. Computing this number again for each group of rows took a tenth of the time
+// of products with few tokens.
 struct QuantRows {
   std::int8_t* codes = nullptr;
   float* scales = nullptr;

@@ -1,4 +1,4 @@
-// Products in fixed point on 64-bit ARM. The weights are floats that were packed as fixed point or as 8-bit codes, or Q8_0. The outputs
+// Products in fixed point on 64-bit ARM. The weights are Q8_0, or floats that were packed as fixed point or as 8-bit codes. The outputs
 // have the bits that result from the formula in fixed.h.
 //
 // NEON has fast products of bytes, but not of words. Therefore a code c of more than 8 bits is stored as two signed bytes:
@@ -47,8 +47,8 @@ struct FixedNeon {
   static constexpr int kRows = T::kRowVectors;
   static_assert(kMostTokens % T::kTokens == 0 && T::kTokens % T::kSumTokens == 0);
 
-  // The activations of a panel: up to three kinds of bytes (see fill_x() of each source), scales, and zero points minus 128. If the last
-  // tile has fewer tokens, the missing tokens are zeros.
+  // The activations of a panel, which are up to three kinds of bytes (fill_x() of the source stores them), scales, and zero points minus
+  // 128. If the last tile has fewer tokens, the missing tokens are zeros.
   struct PanelX {
     alignas(64) std::int8_t codes[kPanelBlocks][3][kMostTokens * kFixedBlock];
     float scales[kPanelBlocks][kMostTokens];
@@ -110,8 +110,8 @@ struct FixedNeon {
   struct OfFloats {
     using Rows = FixedRows;
     static constexpr int kColumns = kFixedBlock;
-    // True if integer sums start at kSumStart, so that small_sums() can convert them to floats. Without this start, the magnitudes of the
-    // sums must be below 2^22.
+    // True if integer sums start at kSumStart, so that small_sums() can convert them to floats. Apart from this start, the magnitude of a
+    // sum must then be below 2^22.
     static constexpr bool kSmallSums = false;
     static std::int64_t group_bytes(std::int64_t cols) { return fixed_blocks(cols) * block_bytes(); }
     static constexpr std::int64_t block_bytes() { return sizeof(TwoByteBlock); }
