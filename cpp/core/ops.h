@@ -75,9 +75,9 @@ struct Norm {
   bool per_column = false;
 };
 
-// Linear computes out = softcap(activation(scale * (in * W^T) + bias)) (+ residual). softcap(y) is c tanh(y / c), where c is the number
-// `softcap`, or y if c is 0 (Gemma 2, 2024). Each part is a matrix W and its bias. `out` has the outputs of all parts side by side, in the
-// order of `parts`. The weights of the parts may have different formats.
+// Linear computes out = softcap(activation(scale * (in * W^T) + bias)) (+ residual). With c as the number `softcap`, softcap(y) is
+// c tanh(y / c), or y if c is 0 (Gemma 2, 2024). Each part is a matrix W and its bias. `out` has the outputs of all parts side by side, in
+// the order of `parts`. The weights of the parts may have different formats.
 struct LinearPart {
   MatrixId weight = MatrixId::none;
   VectorId bias = VectorId::none;
@@ -225,14 +225,15 @@ struct Store {
 // - If `chunk` > 0, positions are divided into chunks of this length, and a row attends only to positions of its own chunk (Llama 4).
 //   Attention must then be causal and have no window.
 // Heads of q and k have key_dim columns, and heads of v and out have value_dim. Several heads of q share one head of k and v (Ainslie et
-// al. 2023). The score of query i and key j is computed in these steps:
+// al. 2023). The score of the query at position i and the key at position j is computed in these steps:
 //   score = scale * q.k, then softcap * tanh(score / softcap) if softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  if `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           if `slopes` is given (ALiBi, Press et al. 2022).
 // If `sinks` is given, the softmax of each head includes one more score, sinks[head]. A sink takes part of the attention weight but adds no
 // value (gpt-oss, 2025).
 // If `places` is given, scores also depend on relative positions (DeBERTa, He et al. 2021, 3.1). A cache, `bias` and `slopes` are then not
-// allowed. `by_query` and `by_key` are views of one slot with n numbers per head. The term of a view that is not given is left out:
+// allowed. `by_query` and `by_key` are views of one slot with n numbers per head. If only one of them is given, the score lacks the other's
+// term:
 //   score = scale * (q.k + by_query[i][head * n + p] + by_key[j][head * n + p]), with p = places[clamp(j - i, -reach, reach) + reach].
 struct Attend {
   static constexpr std::string_view kName = "Attend";

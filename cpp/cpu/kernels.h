@@ -206,7 +206,7 @@ struct RouteCall {
   float floor, scale;
 };
 
-// The values from which the factors of one head's Scan are computed, for each row (core/ops.h).
+// The arguments of RowKernels::scan_gates(), for one head of Scan (core/ops.h).
 struct ScanGates {
   const float *step, *beta;               // values of the first row; beta is null for ScanRule::ssd
   std::int64_t step_stride, beta_stride;  // in floats, between rows

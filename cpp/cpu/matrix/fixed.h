@@ -10,12 +10,12 @@
 //   w0 x0 + w2 x2 = (w0 + x2) (w2 + x0) - w0 w2 - x0 x2
 // and likewise for columns 1 and 3. The term w0 w2 depends only on the weights, and x0 x2 only on the activations. The sums of these terms
 // are computed once, and isum starts from these sums. Four columns then take one multiplication and three additions instead of two
-// multiplications and two additions. The number of instructions is the same, but Zen 3 can multiply integers on only two of its four vector
-// pipes and can add on all four. It therefore computes 25.7 multiply-adds per cycle instead of 23.1. Q8_0 does not use this method, because
-// with blocks of 32 columns, and starts computed for each panel, the method was slower.
+// multiplications and two additions. That is faster on Zen 3, which can multiply integers on two of its four vector pipes and add on all
+// four: 25.7 multiply-adds per cycle instead of 23.1. Q8_0 does not use this method, because it was slower with blocks of 32 columns and
+// with starts that are computed for each panel.
 //
-// Intermediate sums may wrap, because they are exact modulo 2^32 and the final sum fits in 32 bits. The factors of a product, such as w0 +
-// x2, fit in 16 bits (kernels.h).
+// Intermediate sums may wrap, because they are exact modulo 2^32 and the final sum fits in 32 bits. The factors of a product, such as
+// w0 + x2, fit in 16 bits (kernels.h).
 #pragma once
 
 #include "cpu/matrix/layout.h"
