@@ -328,8 +328,8 @@ class CpuLowering {
     return id;
   }
 
-  // Returns the RopeStoreStep to which the next Rope or Store is added. This is the last step if it is a RopeStoreStep without a Store, and
-  // otherwise a new step.
+  // Returns the RopeStoreStep to which the next Rope or Store is added. This is the plan's last step if that is a RopeStoreStep without a
+  // Store, and otherwise a new step.
   RopeStoreStep& open_rope_store() {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStoreStep>(&plan_.steps.back());
     if (last == nullptr || last->shape.heads != 0) last = &std::get<RopeStoreStep>(plan_.steps.emplace_back(RopeStoreStep{}));

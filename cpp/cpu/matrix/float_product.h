@@ -125,7 +125,7 @@ struct FloatProduct {
           for (std::int64_t g = 0; g < gs; ++g) {
             const std::uint8_t* group = groups + (g0 + g) * group_bytes;
             const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(group, k, ks, buffer));
-            // Returns the approximate offset of a column in a group. Quantized formats have headers between the columns, which the result
+            // Returns the approximate offset of a column in a group. Some formats have headers between the columns, which the result
             // ignores, so it may be wrong by a few cache lines.
             const auto at = [&](std::int64_t column) { return column * group_bytes / cols; };
             const std::uint8_t* next = g + 1 < gs      ? group + group_bytes + at(k)
