@@ -1,8 +1,7 @@
-// The innermost code of integer products on AVX2: four steps of a tile of 16 rows by 4 tokens. One step multiplies two vectors of weights
-// (rows 0-7 and rows 8-15, with one dword per row) by one dword of each of the four tokens, broadcast to all lanes, and adds the products
-// to eight vectors of sums. The code is assembly, because gcc reorders the additions of each sum to a tree and then spills registers, which
-// reduces the speed from 39 to 24 multiply-adds per cycle. The weights of successive steps are 64 bytes apart. The codes of successive
-// tokens are S bytes apart.
+// The innermost code of integer products on AVX2. A step multiplies one dword of each of 16 rows of weights (two vectors) by one dword of
+// each of four tokens, broadcast to all lanes, and adds the products to eight vectors of sums. Each piece of assembly runs four steps. The
+// weights of successive steps are 64 bytes apart. The code is assembly, because gcc would rearrange the additions and then spill registers,
+// which reduces the speed from 39 to 24 multiply-adds per cycle.
 #pragma once
 
 #include <immintrin.h>
@@ -49,24 +48,25 @@ using TileSums = __m256i[kFourTokens][2];
   }
 // clang-format on
 
-// Four steps of 8-bit codes with sums of 16 bits. A token has 32 codes. four_quads_first() overwrites the sums, and four_quads() adds to
-// them.
+// Both functions multiply 16 columns of 8-bit codes and add the products in 16 bits. The activations of successive tokens are 32 bytes
+// apart. four_quads_first() overwrites the sums `a`, and four_quads() adds to them.
 inline void four_quads_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN_FIRST, "=&x", "vpmaddubsw", "vpaddw", 32)
 }
 inline void four_quads(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddubsw", "vpaddw", 32)
 }
-// Four steps of 16-bit codes with sums of 32 bits. A token has 32 codes. four_pairs_first() overwrites the sums, and four_pairs() adds to
-// them.
+// Both functions multiply 8 columns of 16-bit codes and add the products in 32 bits. The activations of successive tokens are 64 bytes
+// apart. four_pairs_first() overwrites the sums `a`, and four_pairs() adds to them.
 inline void four_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN_FIRST, "=&x", "vpmaddwd", "vpaddd", 64)
 }
 inline void four_pairs(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddwd", "vpaddd", 64)
 }
-// Runs `fours` times four steps of 16-bit codes and overwrites the sums. The codes of successive tokens are 64 columns apart. The steps are
-// in a loop, because unrolled code does not fit in the processor's cache of decoded instructions (21 products per cycle instead of 22.5).
+// Multiplies 8 * fours columns of 16-bit codes and overwrites the sums `a`. The activations of successive tokens are 128 bytes apart. The
+// loop is not unrolled, because the code would not fit in the processor's cache of decoded instructions (21 products per cycle instead of
+// 22.5).
 inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, TileSums& a) {
   __m256i w0, w1, xn, t0, t1;
   for (auto& token : a) token[0] = token[1] = _mm256_setzero_si256();
@@ -80,9 +80,9 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
       :
       : "memory", "cc");
 }
-// Products of 16-bit codes by Winograd's inner product (fixed.h): four columns of 16 rows times the same columns of four tokens. The codes
-// of successive tokens are 64 columns apart. Registers u01 and u23 have columns 0-1 and 2-3 of rows 0-7. Registers v01 and v23 have the
-// same columns of rows 8-15.
+// These macros multiply four columns of 16-bit codes by Winograd's inner product (fixed.h), for 16 rows and four tokens. The activations of
+// successive tokens are 128 bytes apart. Registers u01 and u23 hold columns 0-1 and 2-3 of rows 0-7. Registers v01 and v23 hold the same
+// columns of rows 8-15.
 // clang-format off
 #define PUMICE_CROSSED_TOKEN(STEP, N, A, B)                           \
   "vpbroadcastd " #N "*128+8*" #STEP "(%[x]), %[x01]\n\t"            \
@@ -103,7 +103,7 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
   PUMICE_CROSSED_TOKEN(STEP, 0, a0, b0) PUMICE_CROSSED_TOKEN(STEP, 1, a1, b1) \
   PUMICE_CROSSED_TOKEN(STEP, 2, a2, b2) PUMICE_CROSSED_TOKEN(STEP, 3, a3, b3)
 // clang-format on
-// Adds the products of 8 * `pairs` columns to `a`.
+// Multiplies 8 * pairs columns by Winograd's inner product and adds the products to the sums `a`.
 inline void crossed_fours(const std::uint8_t* w, const std::uint8_t* x, int pairs, TileSums& a) {
   __m256i u01, v01, u23, v23, x01, x23, t0, t1;
   asm(".p2align 6\n"

@@ -1,5 +1,5 @@
-// Products with int8 activations. This file divides tokens and groups into register tiles. Each instruction set has functions that multiply
-// one tile.
+// Products of quantized weights with int8 activations. This file divides the tokens and the groups of 16 rows of weights into register
+// tiles. Each instruction set has its own functions that multiply one tile.
 #pragma once
 
 #include <concepts>
@@ -18,11 +18,11 @@ concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& pane
                              typename T::PanelX& panel_x, const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block,
                              int blocks, int tokens, float (*sums)[16], Ahead& ahead, const float* of_token, float* out) {
   requires std::same_as<decltype(T::kFormat), const Format>;
-  // kTileGroups and kTileTokens are the numbers of groups and tokens in a register tile. kPanelBlocks is the number of blocks of 32 columns
-  // in a panel.
+  // A register tile has kTileGroups groups and kTileTokens tokens. A panel is an unpacked copy of a group's weights in up to kPanelBlocks
+  // blocks of 32 columns.
   requires T::kTileGroups > 0 && T::kTileTokens > 0 && T::kPanelBlocks > 0;
-  // kMostTokens is the number of tokens that fit in the local array `sums`, in whole register tiles. kGroupSums is the number of rows in
-  // `sums` from one group to the next.
+  // many_tokens() multiplies up to kMostTokens tokens at a time. Its array of sums has kGroupSums elements per group, one for each token
+  // and some for padding.
   requires T::kMostTokens % T::kTileTokens == 0 && T::kMostTokens < T::kGroupSums;
   // kFewTokens[n] multiplies one group by n tokens, for n in [1, kFew]. It reads the weights directly from the group, without a panel.
   requires std::same_as<std::remove_cvref_t<decltype(T::kFewTokens)>, FewTokens[T::kFew + 1]>;
@@ -36,7 +36,7 @@ concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& pane
 
 template <Int8Tiles T>
 struct Int8Product {
-  static constexpr int kPanelGroups = 4;  // number of groups that fit in the local array `sums`, which takes 25 KiB
+  static constexpr int kPanelGroups = 4;  // number of groups that many_tokens() multiplies at a time; their sums take 25 KiB
   static_assert(kPanelGroups % T::kTileGroups == 0);
 
   // Multiplies all rows of weights by up to kMostTokens tokens.
@@ -80,7 +80,7 @@ struct Int8Product {
   static void product(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                       std::int64_t count, float* out, std::int64_t out_stride) {
     if (count > T::kFew) {
-      const std::int64_t parts = (count + T::kMostTokens - 1) / T::kMostTokens;  // parts have nearly equal sizes, in whole tiles
+      const std::int64_t parts = (count + T::kMostTokens - 1) / T::kMostTokens;  // number of calls of many_tokens()
       const std::int64_t part = ((count + parts - 1) / parts + T::kTileTokens - 1) / T::kTileTokens * T::kTileTokens;
       for (std::int64_t t = 0; t < count; t += part)
         many_tokens(groups, rows, cols, x, first + t, least(part, count - t), out + t * out_stride, out_stride);

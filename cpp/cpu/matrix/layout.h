@@ -49,17 +49,17 @@ namespace {
 enum class Table : std::uint8_t { none, iq4, e2m1, iq1, iq2, iq3_xxs, iq3_s };
 
 struct Layout {
-  int low, high;    // number of low bits and of high bits of a code
-  int offset;       // value = code - offset
-  Table table;      // if not Table::none, value = table[code]
-  int super;        // number of columns of a super-block: 256 for two levels, 32 for one level, 128 for a lifted format
+  int low, high;    // a code has `low` low bits and `high` high bits, which are stored in separate planes
+  int offset;       // value of a code = code - offset, unless there is a table
+  Table table;      // if not Table::none, value of a code = table[code]
+  int super;        // number of columns in a super-block: 256 with two levels of scales, 128 if `lifted`, otherwise 32
   int subs;         // number of sub-blocks in a block; each has an integer scale in formats with two levels
   int fields;       // number of scale fields in a block
-  int field_bytes;  // number of bytes of one field
+  int field_bytes;  // number of bytes of one field of one row
   bool minima;
-  float unit = 1;  // two levels: the scale of a super-block is unit * d; `unit` is a power of two
-  // True for a format with one level whose scale d is in the head of a super-block. The head also has a lift for each row, which is added
-  // to the codes of the row.
+  float unit = 1;  // with two levels of scales, the scale of a super-block is unit * d for the stored number d; a power of two
+  // True for A4. Its super-blocks have one level of scales, but begin with a head. The head holds a scale and a lift for each row. The lift
+  // is added to the codes of the row.
   bool lifted = false;
   constexpr int blocks() const { return super / 32; }  // number of blocks in a super-block
   constexpr bool two_levels() const { return super > 32 && !lifted; }
@@ -73,7 +73,7 @@ struct Layout {
   constexpr int super_bytes() const { return head_bytes() + blocks() * block_bytes(); }
 };
 
-// Returns the values of a table's codes.
+// Returns the table that maps codes to values.
 constexpr const CodeValues& values_of(Table table) {
   switch (table) {
     case Table::iq4:
@@ -103,13 +103,14 @@ constexpr int largest_of(Table table) {
 }
 
 // ---------------------------------------------------------------- positions of a format's parts in its file block
-// Offsets are relative to the file block of one row. Column i of block b (32 columns) is stored as follows:
+// The members of Traits<Format> say where a file block stores the parts of one row. All offsets are in bytes from the start of the file
+// block. Column i of block b (32 columns) is stored as follows:
 // - The low bits are in byte low_at(b) + i, shifted left by low_shift(b). If `halves` is true, they are in byte low_at(b) + i % 16 instead:
 //   columns 0 to 15 in the low nibbles, columns 16 to 31 in the high nibbles.
 // - The high bits are in byte high_at(b) + i, shifted left by high_shift(b). If `high_word` is true, there is only one high bit, which is
 //   bit i of the 32-bit word at high_at(b).
-// Formats with one level have their scale fields at field_at. A lifted format has its zero point at zero_at. Formats with two levels have d
-// and dmin at head_at[], and fields() unpacks the integer scales and minima of one row to bytes.
+// Formats with one level of scales have their scale fields at field_at, and a lifted format has its zero point at zero_at. Formats with two
+// levels have d and dmin at head_at[], and fields() unpacks their integer scales and minima to bytes.
 using Fields = std::uint8_t (*)[2];  // indexed as [block][field]
 
 template <Format>
@@ -176,7 +177,7 @@ struct Traits<Format::MXFP4> : OneLevel {
   static constexpr int low_at(int) { return 1; }
 };
 template <>
-struct Traits<Format::Q2_K> : TwoLevels {  // field s of a block is scale | minimum << 4 of sub-block s
+struct Traits<Format::Q2_K> : TwoLevels {  // field s of a block has the scale of sub-block s in bits 0-3, and the minimum in bits 4-7
   static constexpr Layout layout{2, 0, 0, Table::none, 256, 2, 2, 1, true};
   static constexpr int head_at[2] = {80, 82};
   static constexpr int low_at(int b) { return 16 + 32 * (b / 4); }
@@ -253,7 +254,8 @@ struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block is the
   }
 };
 
-// Sub-blocks have 16 columns. The 3-bit codes have the layout of Q3_K. The 4-bit scales s are in the 8 bytes before the codes.
+// For IQ1_E and IQ2_E. A file block has d, then sixteen 4-bit scales s (one per sub-block of 16 columns), then 3-bit codes in the layout of
+// Q3_K.
 struct ThreeBitCodes : TwoLevels {  // field i of a block is 2 s + 1 for the scale s of sub-block i
   static constexpr int head_at[2] = {0, 0};
   static constexpr int low_at(int b) { return 10 + 32 * (b / 4); }
@@ -272,8 +274,9 @@ template <>
 struct Traits<Format::IQ2_E> : ThreeBitCodes {
   static constexpr Layout layout{2, 1, 0, Table::iq2, 256, 2, 2, 1, false, 0.125f};
 };
-// Sub-blocks have 32 columns. The codes have the layout of IQ4_XS. The 4-bit scales s are in the 4 bytes before the codes.
-struct FourBitCodes : TwoLevels {  // the only field of a block is 2 s + 1
+// For IQ3_XXS_E and IQ3_S_E. A file block has d, then eight 4-bit scales s (one per block of 32 columns), then 4-bit codes in the layout of
+// IQ4_XS.
+struct FourBitCodes : TwoLevels {  // the only field of a block is 2 s + 1 for the block's scale s
   static constexpr bool halves = true;
   static constexpr int head_at[2] = {0, 0};
   static constexpr int low_at(int b) { return 6 + 16 * b; }
@@ -314,8 +317,8 @@ struct Traits<Format::BF16> {
 };
 
 // ---------------------------------------------------------------- F8_E4M3
-// A block of the file is a run. In a group, a run begins with 16 floats, which are scale * 2^60 of each row. Then it has a plane of 64
-// bytes for each four columns, in the layout of 8-bit codes (above).
+// A run is a block of the file: 128 columns that share a scale. In a group, a run begins with 16 floats, one per row, which are the rows'
+// scales times 2^60. Behind these floats is one plane of 64 bytes for every four columns, in the layout of 8-bit codes (above).
 template <>
 struct Traits<Format::F8_E4M3> {
   static constexpr std::int64_t run = 128;  // number of columns
@@ -327,7 +330,8 @@ inline constexpr float kSumUnit = 0x1p-60f;
 constexpr std::int64_t run_at(std::int64_t k) { return k / Traits<Format::F8_E4M3>::run * Traits<Format::F8_E4M3>::run_bytes; }
 constexpr std::int64_t plane_at(std::int64_t k) { return run_at(k) + 64 + k % Traits<Format::F8_E4M3>::run / 4 * 64; }
 
-// Multiplies one group by a few tokens of x, starting with token `first`. There is one function for each number of tokens.
+// A function that multiplies one group by a few tokens of x, starting with token `first`. There is one such function for each number of
+// tokens.
 using FewTokens = void (*)(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
                            float* out, std::int64_t out_stride);
 

@@ -1,6 +1,6 @@
 // Declarations of the kernels over 512-bit vectors, for the files that fill the kernel tables. V is a type with the operations of
-// simd512.h, and may be an incomplete type in those files. The headers named below define the member functions. Files in isa/ instantiate
-// the structs for Native512 and NeonDot, and files in tests/cpp/cpu/emulated instantiate them for emulated vectors.
+// simd512.h. The files that fill the tables need not define V. Files in isa/ instantiate the structs for Native512 and NeonDot, and files
+// in tests/cpp/cpu/emulated instantiate them for emulated vectors.
 #pragma once
 
 #include "cpu/matrix/fixed.h"

@@ -1,8 +1,9 @@
 // Kernels of the quantized formats over vectors of 512 bits. The formulas of their sums are in matrix/layout.h.
 //
-// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes a byte c with
-// the value c - offset. c is unsigned unless V::kSignedCodes is true. An integer sum starts at -offset * (sum of x), and products c * x are
-// added, so that the sum becomes the sum of value * x. V::dot_codes() adds in 32 bits, so these sums never overflow.
+// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes a byte, its
+// code, and its value is code - offset. Codes are unsigned unless V::kSignedCodes is true. The sum over value * x, where x is an
+// activation's code, is computed as an integer sum that starts at -offset * (sum of x) and to which the products code * x are added.
+// V::dot_codes() adds in 32 bits, so these sums never overflow.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +18,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// Calls f(Index<0>), f(Index<1>), ..., so that shifts and offsets are compile-time constants.
+// unrolled<N>(f) calls f(Index<0>{}) to f(Index<N - 1>{}), so that f can use the index as a compile-time constant.
 template <int N>
 struct Index {
   static constexpr int value = N;
@@ -39,13 +40,13 @@ struct Quantized512 {
   static constexpr Layout l = Traits<F>::layout;
 
   // ---------------------------------------------------------------- integer codes
-  // The number that is added to a value to make it an unsigned code, if codes are indices of a table or have 8 bits. For other formats the
-  // number is 0, because their codes are already unsigned.
+  // Number that is added to a value from a table or to an 8-bit value to make it an unsigned code. It is 0 for other formats, because their
+  // stored codes are already unsigned.
   static constexpr int value_offset = l.low == 8 ? 128 : l.table != Table::none ? largest_of(l.table) : 0;
   static constexpr int offset = value_offset == 0 ? l.offset : V::kSignedCodes ? 0 : value_offset;
-  static constexpr int quads = 8 / l.subs;  // number of quads in one sub-block, whose products are added to one integer sum
+  static constexpr int quads = 8 / l.subs;  // number of quads in one sub-block; their products are added to the same integer sum
 
-  // If the format is lifted, Lifts has the lifts of the 16 rows from the head of a super-block, which are added to the codes.
+  // Lift holds one number per row that is added to the row's codes. It is empty if the format is not lifted.
   struct None {};
   struct Lifts {
     Ints of;
@@ -58,7 +59,7 @@ struct Quantized512 {
       return {};
   }
 
-  // Returns quad kQuad of a block as bytes c (see the top of the file).
+  // Returns the codes of quad kQuad (4 columns of 16 rows), with one byte per code. A code's value is code - offset.
   template <int kQuad>
   static Ints quad(const std::uint8_t* block, [[maybe_unused]] const Lift& lift) {
     const Ints low = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
@@ -115,10 +116,10 @@ struct Quantized512 {
   }
 
   // ---------------------------------------------------------------- one block of R groups times N tokens
-  // Computes the integer sums of one block, as floats. If l.scaled() is true, `out` becomes the sum of scale * (integer sum) over the
-  // sub-blocks. With integer scales all values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r as bytes;
-  // the value of each byte is byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and
-  // token n starts at starts[sub][n], or at V::kStart if kOffset is 0.
+  // Multiplies one block of R groups by N tokens. out[r][n] becomes the integer sum as a float, or if l.scaled() is true, the sum of scale
+  // * (integer sum) over the sub-blocks. With integer scales all values are exact, because they stay below 2^24. weights(Index<g>, r)
+  // returns quad g of group r as bytes, each kOffset above its value. `x` has the codes of successive tokens 32 bytes apart. Integer sums
+  // start at starts[sub-block][token], or at V::kStart if kOffset is 0.
   template <int R, int N, int kOffset, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
@@ -163,14 +164,14 @@ struct Quantized512 {
     });
   }
 
-  // The offset of the codes in panels. It is 0 if V::kSignedCodes is true, because panels then hold values instead of codes. Sums then need
-  // no start of -offset * (sum of x).
+  // In panels, a weight's value is code - panel_offset. If V::kSignedCodes is true, panels hold the values themselves, so sums need no
+  // start of -offset * (sum of x).
   static constexpr int panel_offset = V::kSignedCodes ? 0 : offset;
   static constexpr bool kStarts = panel_offset > 0, kSubSums = l.minima && l.subs == 2;
-  static_assert(V::kSignedCodes || V::kStart == 0);  // token_sums() does not add kStart
+  static_assert(V::kSignedCodes || V::kStart == 0);  // required because token_sums() does not add V::kStart to starts
 
-  // Computes two numbers for each sub-block of a block and each of up to 16 tokens, if panels of the format need these numbers. start[sub]
-  // becomes the values at which integer sums start, and sum[sub] becomes scale * (sum of x). All these arrays must have room for 16 tokens.
+  // Computes two numbers for each sub-block of one block and each of up to 16 tokens. start[sub] gets the values at which integer sums
+  // start, if kStarts is true. sum[sub] gets scale * (sum of x), if kSubSums is true. All arrays must have room for 16 tokens.
   [[gnu::always_inline]] static void token_sums(const std::int32_t* sums, const float* scales, std::int64_t tokens,
                                                 std::int32_t* const (&start)[2], float* const (&sum)[2]) {
     Ints halves[2];  // sums of the first and of the second 16 codes
@@ -182,8 +183,8 @@ struct Quantized512 {
     }
   }
 
-  // Computes the numbers of token_sums() for one token, with scalars. With few tokens, vectors are slower, because their elements must be
-  // stored to memory and loaded again. (For one token with weights in L2, vectors are slower by a fifth.)
+  // Computes the numbers of token_sums() for one token, with scalars. If there are few tokens, this is faster than vectors, because the
+  // elements of vectors must be stored to memory and loaded again. (For one token with weights in L2, vectors are slower by a fifth.)
   static void starts_of(const std::int32_t* sums, float scale, std::int32_t& start0, std::int32_t& start1, float& sum0, float& sum1) {
     start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]) + V::kStart;
     start1 = -offset * sums[1] + V::kStart;
@@ -266,25 +267,26 @@ struct Quantized512 {
   static constexpr const auto& kFewTokens = FewOf<std::make_integer_sequence<int, kFew>>::of;
 
   // ---------------------------------------------------------------- more tokens: panels of bytes, register tiles
-  // With AVX-512, a tile of 2 groups and 6 tokens uses 29 of 32 registers: twelve integer sums, twelve scaled sums, and their factors. Two
-  // loads of weights and six broadcasts of activations are enough for twelve products. A tile of 1 group and 8 tokens needs nine loads for
-  // eight products. On Sapphire Rapids, which can load two vectors and multiply two vectors per cycle, the tile of 1 group had 0.82 of the
-  // speed of the tile of 2 groups. On Zen 4 both tiles are as fast as the multipliers allow.
-  // In formats with two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled sums of the first sub-block are kept until the second sub-block is done.
-  // A tile of 6 tokens would have 36 sums and spill registers. Tiles of 4 tokens are 1.08 times as fast.
+  // The sizes of a tile. With AVX-512, a tile of 2 groups and 6 tokens uses 29 of 32 registers: twelve integer sums, twelve scaled sums,
+  // and their factors. Its twelve products take eight loads (two of weights, six of activations). A tile of 1 group and 8 tokens takes nine
+  // loads for eight products. It has 0.82 of the speed on Sapphire Rapids, which can load two vectors and multiply two vectors per cycle.
+  // On Zen 4 both tiles are as fast as the multipliers allow.
+  // With two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled sums of the first sub-block are kept until the second is done. Six tokens would then
+  // need 36 sums and spill registers. Four tokens are 1.08 times as fast.
   // With NEON, a tile of 1 group and 4 tokens uses 24 of 32 registers for integer sums, weights and activations. Float sums are in memory.
   static constexpr int kTileGroups = V::kSizes.groups, kTileTokens = l.subs == 2 ? V::kSizes.tokens_two_subs : V::kSizes.tokens;
   static constexpr int kPanelBlocks = 8;  // 256 columns, whose codes take 4 KiB
   static constexpr int kMostTokens = 96;
-  // Number of rows in the array of sums from one group to the next: one row for each of kMostTokens tokens, and padding. Without padding,
-  // the sums of groups 0 and 2 would be 12 KiB apart and use the same sets of L1.
+  // Number of elements per group in the array of sums: one for each of kMostTokens tokens, and padding. Without padding, the sums of groups
+  // 0 and 2 would be 12 KiB apart and use the same sets of the L1 cache.
   static constexpr int kGroupSums = kMostTokens + 5;
 
-  // The activations of a panel. `codes`, `scales` and `scaled_sums` point into a QuantRows. token_sums() computes `start` and `sum`.
+  // The activations that a panel is multiplied by. `codes`, `scales` and `scaled_sums` point into a QuantRows. token_sums() computes
+  // `start` and `sum`.
   struct PanelX {
     const std::int8_t* codes;  // codes of the first token in the panel's first block
     const float *scales, *scaled_sums;
-    std::int64_t rows;                                                           // number of tokens from one block to the next
+    std::int64_t rows;                                                           // distance of successive blocks, in tokens
     alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // [block][sub-block][token]: start of the integer sum
     alignas(64) float sum[kSubSums ? kPanelBlocks : 1][2][kMostTokens];          // [block][sub-block][token]: scale * (sum of x)
 

@@ -3,11 +3,11 @@
 // A block of 32 columns by 16 rows is 16 vectors. For each quad g (4 columns), one vector has rows 0-7 and one vector has rows 8-15, with
 // one dword per row.
 //
-// Unsigned codes. vpmaddubsw multiplies the codes by a broadcast quad of activations. Each int16 lane adds up a segment of 8 or 4 quads;
-// this number is the depth, and the lane adds 2 * depth products. Sums of codes above 15 could overflow int16. If a format has an offset,
-// each lane therefore starts at -offset * (sum of the x that the lane multiplies). Intermediate sums may wrap, because the final sum is in
-// range (5 bits at depth 8: 16 * 127 * 16 = 32,512; 6 bits at depth 4: 32 * 127 * 8 = 32,512). 5-bit codes without an offset use depth 4
-// (31 * 127 * 8 = 31,496).
+// Unsigned codes. vpmaddubsw multiplies the codes by a broadcast quad of activations and adds the products in pairs. Each int16 lane adds
+// up the pairs of one segment of the block. A segment has `depth` quads (8 or 4), so a lane adds 2 * depth products. For codes above 15,
+// this sum could overflow int16. If the format has an offset, each lane therefore starts at -offset * (sum of the activations that it
+// multiplies). The final sum is then in range (5 bits at depth 8: 16 * 127 * 16 = 32,512; 6 bits at depth 4: 32 * 127 * 8 = 32,512), and
+// intermediate sums may wrap. 5-bit codes without an offset use depth 4 (31 * 127 * 8 = 31,496).
 //
 // Signed codes w (8 bits, IQ4, IQ2). With few tokens, vpmaddubsw multiplies |w| by x, to which the sign of w was applied, and every sum of
 // two products is widened to 32 bits at once (128 * 127 * 2 fits in int16). With more tokens, the codes are widened to int16 and multiplied
@@ -19,7 +19,7 @@
 #include <type_traits>
 
 #include "cpu/matrix/ahead.h"
-#include "cpu/matrix/four_steps_avx2.h"  // block_dot<4>() computes the same sums with intrinsics
+#include "cpu/matrix/four_steps_avx2.h"  // for more than 4 tokens; block_dot() multiplies up to 4
 #include "cpu/matrix/int8_product.h"
 #include "cpu/matrix/panel_f32.h"
 #include "cpu/matrix/plain.h"
@@ -43,7 +43,7 @@ inline __m256i table_of(const CodeValues& values, int add) {
   return _mm256_add_epi8(table, _mm256_set1_epi8(static_cast<char>(add)));
 }
 
-inline __m256i shift16(__m256i v, int left) {  // `left` is a constant in every unrolled call
+inline __m256i shift16(__m256i v, int left) {  // `left` is a constant after unrolling, so no branch remains
   return left >= 0 ? _mm256_slli_epi16(v, left) : _mm256_srli_epi16(v, -left);
 }
 
@@ -138,7 +138,7 @@ struct QuantizedAvx2 {
   static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
 
-  // If true, sums are multiplied by scales as floats, because the sums are wider than int16 or the scales are not integers.
+  // True if scales are multiplied as floats, because the sums are wider than int16 or the scales are not integers.
   static constexpr bool float_scales = l.scaled() && (is_signed || !l.two_levels());
   // Returns dots * scale if `sub` is 0, otherwise dots * scale + sum.
   static __m256 times_scale(__m256 dots, __m256 scale, int sub, __m256 sum) {
@@ -146,8 +146,8 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- codes
-  // If the format is lifted, Lifts has the lifts from the head of a super-block, which are added to the codes: of[0] for rows 0-7, of[1]
-  // for rows 8-15.
+  // Lift holds one number per row that is added to the row's codes: of[0] for rows 0-7, of[1] for rows 8-15. It is empty if the format is
+  // not lifted.
   struct None {};
   struct Lifts {
     __m256i of[2];
@@ -229,17 +229,17 @@ struct QuantizedAvx2 {
     if constexpr (segments == 1) sums = _mm256_add_epi16(sums, _mm256_permute2x128_si256(sums, sums, 1));
     return _mm256_mullo_epi16(sums, _mm256_set1_epi16(-offset));
   }
-  // Returns the starts of one segment in all dwords.
+  // Copies the starts of one segment to all dwords.
   static __m256i segment_start(__m256i starts, int segment) {
     if constexpr (segments == 1) return starts;
     return segment == 0 ? _mm256_permute2x128_si256(starts, starts, 0x00) : _mm256_permute2x128_si256(starts, starts, 0x11);
   }
 
   // ---------------------------------------------------------------- 1 to 4 tokens, straight from the stream
-  // Computes the integer sums of one block and N tokens, as floats, times the scales of the sub-blocks if l.scaled() is true. With integer
-  // scales the results are exact. out[0] has rows 0-7, and out[1] has rows 8-15. `x` has the codes of the tokens, and `sums` the sums of
-  // these codes over the first and the second 16 columns. If the format is lifted, the sums use codes without the lift, and (lift - offset)
-  // * (sum of x) is added afterwards.
+  // Multiplies one block by N tokens. The results are integer sums as floats, times the scales of the sub-blocks if l.scaled() is true.
+  // They are exact if the scales are integers. out[0] gets rows 0-7, and out[1] gets rows 8-15. `x` has the tokens' codes. `sums` has two
+  // numbers per token, the sums of its first and of its last 16 codes. If the format is lifted, the product with the codes is computed
+  // without the lift, and (lift - offset) * (sum of x) is added afterwards.
   template <int N>
   static void block_dot(const std::uint8_t* block, [[maybe_unused]] const std::uint8_t* head, const std::int8_t* x,
                         [[maybe_unused]] const std::int32_t* sums, __m256 (&out)[2][N]) {
@@ -405,8 +405,8 @@ struct QuantizedAvx2 {
   static constexpr int kPanelBlocks = 8;  // 256 columns
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
   static constexpr int kMostTokens = 96;
-  // Number of rows in the array of sums from one group to the next: one row for each of kMostTokens tokens, and padding. Without padding,
-  // the sums of groups 0 and 2 would be 12 KiB apart and use the same sets of L1.
+  // Number of elements per group in the array of sums: one for each of kMostTokens tokens, and padding. Without padding, the sums of groups
+  // 0 and 2 would be 12 KiB apart and use the same sets of the L1 cache.
   static constexpr int kGroupSums = kMostTokens + 5;
 
   // The activations that one tile multiplies by one panel.
@@ -415,10 +415,10 @@ struct QuantizedAvx2 {
     std::uint8_t codes[kPanelBlocks][kTileTokens][kQuad];
     float scale[kPanelBlocks][kTileTokens];
     float sum[kPanelBlocks][l.subs][kTileTokens];              // scale * (sum of x)
-    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // starts of the int16 sums; each element has the starts of two lanes
+    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // starts of the sums; each element has two int16 lanes
   };
 
-  // The weights of one group for one panel.
+  // The weights of one group in up to kPanelBlocks blocks, unpacked to bytes or int16.
   struct alignas(64) Panel {
     static constexpr int kBlock = is_signed ? 1024 : 512;
     std::uint8_t codes[kPanelBlocks][kBlock];

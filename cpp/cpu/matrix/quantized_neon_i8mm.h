@@ -1,8 +1,7 @@
 // Kernels of the quantized formats on 64-bit ARM with SMMLA. The formulas of their sums are in matrix/layout.h.
 //
-// SMMLA multiplies eight columns of two rows by eight columns of two tokens (MatrixTile in tiles_neon.h). A register of sums therefore has
-// two rows and two tokens. A panel stores all factors of rows in the order of a register of sums, and all factors of tokens are loaded in
-// that order.
+// SMMLA multiplies eight columns of two rows by eight columns of two tokens (MatrixTile in tiles_neon.h). One register therefore has four
+// sums, for two rows and two tokens. The scales and minima that sums are multiplied by are loaded into registers in the same order.
 #pragma once
 
 #include "cpu/matrix/products_neon_i8mm.h"
@@ -12,7 +11,8 @@
 
 namespace pumice::cpu::matrix {
 
-// The files matrix_*_neon_dot.cpp compile these templates. Copies that are compiled with i8mm's options must not replace them.
+// The files matrix_*_neon_dot.cpp compile these templates. Without `extern`, this file would compile them too, with i8mm's options, and the
+// linker might keep code that processors without i8mm cannot run.
 #define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) extern template struct Products512<NeonDot, Format::name>;
 #include "core/formats.def"
 #undef PUMICE_FORMAT
@@ -59,7 +59,8 @@ struct QuantizedI8mm {
     }
   };
 
-  // The weights of a panel. `codes` has values as bytes. The other members are factors of rows, as in Quantized512::Panel.
+  // The weights of a panel. `codes` has the values of weights as bytes. The other members are scales and minima of rows, as in
+  // Quantized512::Panel.
   struct alignas(64) Panel {
     std::uint8_t codes[kPanelBlocks][kQuantBlock * kGroupRows];
     float d[l.two_levels() ? 1 : kPanelBlocks][kFactors];

@@ -27,11 +27,11 @@ template <class V>
 concept Vectors512 = requires(const void* from, void* to, const float* floats, float* sums, const std::int32_t* dwords, std::int64_t lanes,
                               std::int32_t number, const std::int8_t (&table)[16], typename V::Ints i, typename V::Floats f,
                               typename V::Ints (&two)[2], typename V::Quads quads) {
-  requires sizeof(typename V::Ints) == 64;    // bytes, 32 words or 16 dwords
+  requires sizeof(typename V::Ints) == 64;    // 64 bytes, 32 words or 16 dwords
   requires sizeof(typename V::Floats) == 64;  // 16 floats
   requires std::same_as<decltype(V::kSizes), const TileSizes>;
 
-  // Memory operations, at any address.
+  // Loads and stores. Addresses need not be aligned.
   { V::load(from) } -> IntsOf<V>;
   V::save(to, i);
   { V::load_floats(floats) } -> FloatsOf<V>;
@@ -52,7 +52,7 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::splat(1.0f) } -> FloatsOf<V>;
   { V::zero_floats() } -> FloatsOf<V>;
 
-  // Integers.
+  // Operations on integers.
   { V::bit_and(i, i) } -> IntsOf<V>;
   { V::bit_or(i, i) } -> IntsOf<V>;
   { V::bit_xor(i, i) } -> IntsOf<V>;
@@ -77,15 +77,15 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::sums_to_floats(i) } -> FloatsOf<V>;
   V::to_memory(f);  // asks the compiler to keep f in memory until its next use, if V has too few registers for it
 
-  // Floats.
+  // Operations on floats.
   { V::to_floats(i) } -> FloatsOf<V>;
   { V::add(f, f) } -> FloatsOf<V>;
   { V::subtract(f, f) } -> FloatsOf<V>;
   { V::multiply(f, f) } -> FloatsOf<V>;
-  { V::fma(f, f, f) } -> FloatsOf<V>;   // returns a b + c
-  { V::fnma(f, f, f) } -> FloatsOf<V>;  // returns c - a b
+  { V::fma(f, f, f) } -> FloatsOf<V>;   // fma(a, b, c) returns a b + c
+  { V::fnma(f, f, f) } -> FloatsOf<V>;  // fnma(a, b, c) returns c - a b
 
-  // These operations load 16 numbers and convert each to a float.
+  // These operations convert 16 numbers to floats. All except e4m3() load the numbers from memory.
   { V::template load_bits<4, 4>(from) } -> FloatsOf<V>;  // loads 4 bits of each byte, from bit 4 on, as an unsigned number
   { V::load_signed_bytes(from) } -> FloatsOf<V>;
   { V::load_f16(from) } -> FloatsOf<V>;

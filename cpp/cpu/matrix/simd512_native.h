@@ -79,7 +79,7 @@ struct Native512 {
                                        0x00180008, 0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
     return _mm512_permutexvar_epi16(low, v);
   }
-  // Takes four instructions. A version with shifts and blends took ten.
+  // widen_quads() takes four instructions. A version with shifts and blends took ten.
   PUMICE_OPERATION void widen_quads(const void* p, Ints (&out)[2]) {
     const auto* halves = static_cast<const __m256i*>(p);
     const Ints low = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves)), high = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves + 1));
@@ -125,8 +125,8 @@ struct Native512 {
   PUMICE_OPERATION Floats load_bf16(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
   }
-  // Works like four_columns() of isa/matrix_float_avx2.cpp. Bytes 0 and 2 use the same `words`, and so do bytes 1 and 3. The compiler
-  // computes these two vectors only once each.
+  // Shifts the bits of F8_E4M3 codes to the bits of floats, like four_columns() of isa/matrix_float_avx2.cpp. For bytes 0 and 2 the first
+  // line computes the same `words`, and for bytes 1 and 3 too. The compiler computes each of these two vectors only once.
   template <int kByte>
   PUMICE_OPERATION Floats e4m3(Ints codes) {
     Ints words = kByte % 2 == 0 ? _mm512_maddubs_epi16(_mm512_set1_epi16(16), codes) : _mm512_srai_epi16(codes, 4);

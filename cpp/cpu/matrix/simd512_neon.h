@@ -21,7 +21,8 @@ struct NeonDot {
     float32x4_t v[4];
   };
   using Quads = int8x16_t;
-  // One quad. SDOT can multiply all dwords of a register by one dword of another register, so the quad need not be broadcast.
+  // Quad kQuad of the four quads in `quads`. It need not be broadcast, because SDOT can multiply all dwords of a register by one dword of
+  // another register.
   template <int kQuad>
   struct Quad {
     int8x16_t quads;

@@ -1,5 +1,5 @@
-// Integer products of a register tile on 64-bit ARM. A register tile is 16 rows of weights by a few tokens. It has kRowVectors * (number of
-// token vectors) registers of 32-bit sums. One register has the sums of 4 / kSumTokens rows times kSumTokens tokens.
+// Integer products of a register tile on 64-bit ARM. A register tile is 16 rows of weights by a few tokens. One register has the 32-bit
+// sums of 4 / kSumTokens rows and kSumTokens tokens, so a tile has kRowVectors registers for every kSumTokens tokens.
 //
 // Weights are signed bytes in the order in which products() loads them, with 16 bytes for each column. Activations are signed bytes: kBlock
 // columns of one token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2), then those of the next token or pair. A token takes kBlock
@@ -19,7 +19,7 @@ namespace {
 inline constexpr std::int32_t kSumStart = 0x4B400000;
 inline constexpr int32x4_t kSumStarts = {kSumStart, kSumStart, kSumStart, kSumStart}, kZeroStarts = {};
 // Loads the start of a register of sums. `volatile` forces one load for each register. Otherwise GCC would load one register and copy it to
-// the others. Copies are arithmetic instructions, which limit the speed of a tile; its loads do not.
+// the others. Copies would make a tile slower, because arithmetic instructions limit its speed and copies are among these; loads are not.
 [[gnu::always_inline]] inline int32x4_t loaded(const int32x4_t& start) { return *const_cast<const volatile int32x4_t*>(&start); }
 [[gnu::always_inline]] inline int32x4_t start_sum() { return loaded(kSumStarts); }
 [[gnu::always_inline]] inline float32x4_t small_sums(int32x4_t sums) {
@@ -37,9 +37,9 @@ template <int kBlock>
 struct DotTile {
   static constexpr int kTokens = 4;  // number of tokens of the largest tile
   static constexpr int kSumTokens = 1, kRowVectors = 4;
-  static constexpr bool kReadsQuads = true;  // true: products() loads weights in quads, so they need not be copied
+  static constexpr bool kReadsQuads = true;  // products() loads quads, so weights that are stored in quads need not be copied
 
-  // Returns the offset of `columns` columns in the activations.
+  // Returns the distance in bytes, in the activations of a token, between two columns that are `columns` apart.
   static constexpr int x_offset(int columns) { return columns; }
   // Stores 16 columns of a token, from `column` on. `x` points to the first token.
   [[gnu::always_inline]] static void store_x(std::int8_t* x, std::int64_t token, int column, int8x16_t codes) {
@@ -58,7 +58,7 @@ struct DotTile {
     }
   }
 
-  // Copies 16 numbers, one per row, to the lanes of the sums.
+  // Arranges 16 numbers, one per row, in the order in which registers of sums hold the rows.
   template <class T>
   [[gnu::always_inline]] static void of_rows(const T (&rows)[4], T (&out)[kRowVectors]) {
     for (int i = 0; i < 4; ++i) out[i] = rows[i];
