@@ -11,7 +11,7 @@ namespace {
 
 using Life = Sequence::Life;
 
-// Lower bound of Plan::prompt_rows while a prompt is unfinished, so that prompts go on however many sequences decode.
+// Lower bound of Plan::prompt_rows while a prompt is unfinished. It ensures that prompts make progress even if many sequences decode.
 constexpr std::int64_t kPromptRows = 32;
 // The number of rows in a step that Limits::step_seconds limits is a multiple of this number. 12 is a multiple of the tile heights of all
 // kernels (4 and 6 rows). A single row beyond such a multiple would take as long as a whole tile.
@@ -80,8 +80,8 @@ void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, 
   }
 }
 
-// LongRoPE rotates texts longer than the model's original context with other frequencies. A sequence that has grown beyond that length is
-// computed again from its first token, once, with the frequencies for longer texts.
+// Makes a sequence start again from its first token, once, when it has grown beyond the model's original context. This is necessary because
+// LongRoPE rotates longer texts with other frequencies.
 void Admission::follow_rope() {
   for (Sequence* s : live_) {
     if (!runtime_.rope_outgrown(s->length, static_cast<std::int64_t>(s->ids.size()))) continue;
@@ -201,8 +201,8 @@ void Admission::admit(std::int64_t rows_left) {
   }
 }
 
-// If no sequence runs, fails each waiting sequence that the pool can never hold. The budget was large enough when the request was made, but
-// it may have shrunk since, because a device can refuse to grow its cache.
+// If no sequence runs, fails each waiting sequence for which even an empty pool would be too small. Its request was accepted when the
+// pool's budget was larger. The budget may shrink, because a device can refuse to grow its cache.
 void Admission::refuse_hopeless() {
   if (std::ranges::any_of(live_, [](const Sequence* s) { return s->life == Life::running; })) return;
   for (Sequence* s : live_) {

@@ -27,7 +27,8 @@ struct Plan {
   // (Admission::gather).
   std::span<Sequence* const> live;
   std::int64_t decode_rows = 0, prompt_rows = 0;  // maximum number of decode rows and of prompt rows in the step
-  // Time of a row that yields logits or a score of a text without choices (TextTask), divided by the time of a prompt row.
+  // Number of prompt rows that take as long as one row of a text whose logits or scores are wanted (TextTask). Such a row needs the head,
+  // too.
   double text_price = 1;
   std::int64_t preempted = 0;  // number of sequences whose pages were taken for other sequences
   // Sequences that cannot get pages, each with its error. Their requests must fail.

@@ -11,8 +11,8 @@
 namespace pumice::engine {
 namespace {
 
-// Number of attention scores in a job, and number of jobs per worker in a call of Backend::parallel(). A call should take tens of
-// milliseconds. A score takes about 100 ns, so a job takes 3 ms, and a call about 26 ms.
+// Number of attention scores in a job, and number of jobs per worker in a call of Backend::parallel(). They are chosen for calls that take
+// tens of milliseconds. A score takes about 100 ns, so a job takes 3 ms, and a call about 26 ms.
 constexpr std::int64_t kScoresOfJob = 32 * 1024, kJobsOfWorker = 8;
 
 struct Text {

@@ -14,8 +14,8 @@ namespace {
 using model::ModelProgram;
 using model::Output;
 
-// Maximum number of token rows in a batch. A text with more tokens runs alone, in a larger batch. Larger batches make the sums of products
-// cheaper, and take more memory.
+// Maximum number of token rows in a batch. A text with more tokens runs alone, in a larger batch. In larger batches, the sums of products
+// (quantize::Products) take less time per row, but the rows take more memory.
 constexpr std::int32_t kBatchRows = 1024;
 constexpr std::int64_t kRowsRead = 64;  // number of rows of a matrix that one job reads from the file
 // most_bytes() adds 1/kKeptByMalloc to the sum of all buffers, because malloc keeps freed memory. A model with 16 layers of 61 million
@@ -104,7 +104,7 @@ void Calibration::find_places(const std::vector<Wanted>& wanted) {
     if (known == found.end() || known->second.size() != 1 || otherwise.contains(each.tensor)) continue;
     const Place place = *known->second.begin();
     const files::TensorInfo* tensor = file_->find(each.tensor);
-    // Skips every tensor that is not a matrix with rows of the input's width. One reason is that the file stores the matrix transposed.
+    // Skips every tensor that is not a matrix with rows of the input's width, for example a matrix that the file stores transposed.
     const auto cols = programs_.products(place.first).inputs[place.second].width;
     if (!tensor || !tensor->format || tensor->shape.size() != 2 || tensor->shape[1] != cols) continue;
     places_.emplace(each.tensor, place);
@@ -147,8 +147,8 @@ Calibration::Place Calibration::place_of(const std::string& tensor) const {
   return place->second;
 }
 
-// Throws out_of_memory if less than bytes_ is free. The message says how many tokens would fit. Fewer tokens make only two buffers smaller:
-// the hidden rows that a layer reads, and those that it writes.
+// Throws out_of_memory if less than bytes_ is free. The message says how many tokens would fit. If there are fewer tokens, only two buffers
+// are smaller: the hidden rows that a layer reads, and those that it writes.
 void Calibration::require_room() const {
   const std::uint64_t free = backend_->info().memory_free;
   if (bytes_ <= free) return;
@@ -211,8 +211,8 @@ void Calibration::embed(const Cancel& cancel) {
   at_ = 0;
 }
 
-// Runs layer `layer` on rows_, which then holds the input of the next layer. If `gathers` is true, also sums the products of those inputs
-// of the layer that wanted tensors are multiplied by (quantize::Products).
+// Runs layer `layer` on rows_, which then holds the input of the next layer. If `gathers` is true, also computes the sums of products
+// (quantize::Products) for those inputs that are marked in needed_.
 void Calibration::pass(std::size_t layer, bool gathers, const Cancel& cancel) {
   const std::int32_t kept = programs_.layer(layer).output_width;
   std::vector<std::unique_ptr<quantize::Input>> inputs;

@@ -43,10 +43,10 @@ class Calibration {
   Calibration(std::shared_ptr<Backend> backend, std::shared_ptr<const files::ModelFile> file, CalibrationTexts texts,
               const std::vector<Wanted>& wanted);
 
-  // Returns the inputs of those wanted tensors that are multiplied by exactly one input of one layer. Other tensors are missing from this
-  // map: embeddings and output heads, experts, matrices whose attention heads each have an input of their own (HeadLinear), and matrices
-  // that several layers share. pack() is fastest if it is called in the order of the places. For an earlier layer than that of the call
-  // before, it must run the texts through the model again from the first layer.
+  // Returns the input of each wanted tensor that is multiplied by exactly one input of one layer. Other tensors are missing from this map:
+  // embeddings and output heads, experts, matrices whose attention heads each have an input of their own (HeadLinear), and matrices that
+  // several layers share. pack() is fastest if it is called in the order of the places. If it goes back to an earlier layer, it must run
+  // the texts through the model again from the first layer.
   const std::map<std::string, Place>& places() const { return places_; }
   // Returns the maximum number of bytes that pack() needs for one of the wanted tensors, its result included.
   std::uint64_t bytes() const { return bytes_; }
@@ -88,7 +88,7 @@ class Calibration {
   std::vector<float> rows_;                               // hidden rows of all texts
   std::optional<std::size_t> gathered_;                   // the layer that inputs_ belongs to; empty if inputs_ is empty
   std::vector<std::unique_ptr<quantize::Input>> inputs_;  // sums of products, by index of the input; null for inputs that are not needed
-  std::unique_ptr<quantize::CalibratedPacker> packer_;    // packs matrices that are multiplied by one input; null if not made yet
+  std::unique_ptr<quantize::CalibratedPacker> packer_;    // packs the matrices of the input packs_; null if not made yet
   Place packs_;                                           // the input that packer_ was made for; unused if packer_ is null
 };
 
