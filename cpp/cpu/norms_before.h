@@ -8,8 +8,8 @@
 
 namespace pumice::cpu {
 
-// The weight and bias of a norm with the output x = normed * weight + bias. `weight` is VectorId::none if x is not the output of a norm or
-// if the norm has no weight.
+// The weight and bias of the norm whose output a matrix multiplies. The output is normed * weight + bias. `weight` is VectorId::none if the
+// matrix multiplies no output of a norm, or if the norm has no weight.
 struct NormBefore {
   VectorId weight = VectorId::none, bias = VectorId::none;
   bool operator==(const NormBefore&) const = default;

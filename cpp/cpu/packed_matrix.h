@@ -19,9 +19,10 @@ namespace pumice::cpu {
 //   recovered from these.
 enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
 
-// A norm that is folded into the matrices that multiply its output x. With x = weight * y + bias, W x = (W weight) y + W bias. The matrices
-// are therefore packed as W weight, and multiply y = x * scale + shift. `weight` also contains factors that make the columns of W more even
-// (evened_columns() in packed_weights.cpp), and y contains the inverses of these factors.
+// A norm that is folded into the matrices W that multiply its output x. In terms of a vector y with x = weight * y + bias, the product W x
+// is (W weight) y + W bias. The matrices are therefore packed as W weight, and they multiply y = x * scale + shift instead of x. `weight`
+// also contains factors that make the columns of W more even (evened_columns() in packed_weights.cpp), and y contains the inverses of these
+// factors.
 struct Folded {
   std::vector<float> weight, bias;
   std::vector<float> scale, shift;
@@ -43,8 +44,9 @@ struct PackedMatrix {
   // Address in PackedWeights::arena_; null if no program uses the matrix or if the matrix is in an ExpertCache.
   std::uint8_t* data = nullptr;
   std::uint8_t* sketch = nullptr;  // address in PackedWeights::arena_ of the matrix's sketch (sketch.h); null if there is none
-  // These three are used only for matrices in an ExpertCache: the index of the matrix's ExpertLayer, the addresses of that layer's experts
-  // (null for experts that are not in memory), and the offset of this matrix from an expert's address.
+  // The next three members are used only for matrices in an ExpertCache. cached_layer is the index of the matrix's ExpertLayer. cached[e]
+  // is the address of the layer's expert e, or null if this expert is not in memory. This matrix begins cached_at bytes behind that
+  // address.
   std::int32_t cached_layer = -1;
   const std::uint8_t* const* cached = nullptr;
   std::int64_t cached_at = 0;
@@ -75,7 +77,7 @@ std::uint64_t packed_bytes(const MatrixShape& matrix);
 struct Panel {
   std::size_t matrix;
   std::int32_t expert;
-  std::int64_t first_group, groups, bytes;  // bytes: number of bytes of the source rows
+  std::int64_t first_group, groups, bytes;  // `bytes` is the size of the source rows
 };
 // Appends the panels of one expert's matrix to `panels`.
 void add_panels(std::vector<Panel>& panels, std::size_t matrix, const PackedMatrix& packed, std::int32_t expert);

@@ -23,11 +23,11 @@ constexpr std::int64_t kSketchJobWeights = 128 * 1024, kSketchJobs = 64;
 // ---------------------------------------------------------------- norms that are folded
 using MatrixPointers = std::vector<const Matrix*>;
 
-// Returns a factor for each column of the matrices that multiply one norm's output. A column's factor is the square root of the column's
-// length after folding, divided by the mean of these roots over all columns, and limited to the range from 1/20 to 20. Each column is
-// divided by its factor, and the activation that the column multiplies is multiplied by the factor. Large columns then lose less precision,
-// both in the weights and in the activations. (SmoothQuant, Xiao et al. 2023, also considers the values of activations; this function
-// considers only the weights.)
+// Returns a factor for each column of the matrices that multiply one norm's output. Each column is divided by its factor, and the
+// activation that the column multiplies is multiplied by the factor. Large columns then lose less precision when weights and activations
+// are rounded. A factor is the square root of the column's length (after the norm's weight is folded in), divided by the mean of these
+// roots over all columns, and limited to the range from 1/20 to 20. (SmoothQuant, Xiao et al. 2023, also considers the values of
+// activations; this function considers only the weights.)
 std::vector<float> evened_columns(const MatrixPointers& matrices, const std::vector<float>& weight) {
   constexpr std::int64_t kRows = 64;
   const std::size_t cols = weight.size();

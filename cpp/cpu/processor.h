@@ -16,9 +16,9 @@ namespace pumice::cpu {
 
 Fetches measured_fetches();  // returns the best prefetch distances for this processor, or kUnmeasured if they were not measured
 
-// The prefetch distances for processors that were not measured. On Sapphire Rapids, with AVX-512 and with AVX2, these distances are the
-// best. There, 2 KiB ahead is 5 % slower, 1 KiB ahead into L2 is 15 % slower, and no prefetch is 25 to 30 % slower (for Q8_0 and Q4_1 half
-// of these losses). On Zen 4, the speed with these distances is within a tenth of the best for every format and for 1 to 8 tokens.
+// The prefetch distances for processors that were not measured. They are the best ones on Sapphire Rapids, both with AVX-512 and with AVX2.
+// There, 2 KiB ahead is 5 % slower, 1 KiB ahead into L2 is 15 % slower, and no prefetch is 25 to 30 % slower. For Q8_0 and Q4_1, these
+// losses are half as large. On Zen 4, the speed with these distances is within a tenth of the best for every format and for 1 to 8 tokens.
 inline constexpr Fetches kUnmeasured{.two = {8192, false}, .more = {8192, false}};
 
 // Called in loops that wait for another thread. Lets the other hardware thread of the core run, and saves energy.

@@ -78,7 +78,7 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   }
   kept_at = take(kept);
   partials_at = take(partials);
-  // The size ensures that no two threads write to the same cache line or to the same pair of neighbouring cache lines.
+  // The memory of a thread is so large that no two threads write to the same cache line or to the same pair of neighbouring cache lines.
   thread_bytes = align_line(per_thread) + 2 * kLine;
   threads_at = take(bytes_of(static_cast<std::int64_t>(thread_bytes), threads));
 }

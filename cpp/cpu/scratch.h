@@ -15,7 +15,7 @@
 namespace pumice::cpu {
 
 inline constexpr std::int64_t kLine = 64;
-// Number of floats in a tile of a product that a thread keeps in scratch memory, for example of the second product of a gated step.
+// Number of floats in a thread's buffer for an intermediate result, for example for the second product of a gated step.
 inline constexpr std::int64_t kTileFloats = 8 * 1024;
 
 std::uint64_t align_line(std::uint64_t bytes);
@@ -42,8 +42,8 @@ struct BatchLayout {
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
 
-// All pairs of a row and one of its experts, ordered by expert, then by row, then by choice. One product computes the pairs of a Piece. The
-// Experts operations of a program use this memory one after another.
+// All pairs of a row and one of its experts, ordered by expert, then by row, then by choice. A Piece is a range of pairs of one expert that
+// one product computes. The Experts operations of a program use this memory one after another.
 struct ExpertPairs {
   struct Piece {
     std::int32_t expert, first, count;  // pairs [first, first + count), at most kBlockRows
@@ -74,10 +74,10 @@ class ScratchSpace final : public Workspace {
   std::vector<std::uint8_t*> pages;  // addresses of the pages of all segments, one segment after another
   ExpertPairs pairs;
   Buffer scratch;
-  int far_too_large = 0;  // number of consecutive runs for which the scratch memory was far too large
+  int far_too_large = 0;  // number of consecutive runs that needed less than a quarter of `scratch`
   std::atomic<bool> busy{false};
 
-  void fit();  // reallocates `scratch` for layout.total bytes if it is too small or has been far too large for sixteen runs
+  void fit();  // reallocates `scratch` if it is smaller than layout.total, or was far too large for sixteen runs
 };
 
 }  // namespace pumice::cpu

@@ -14,10 +14,11 @@ namespace pumice::cpu {
 namespace {
 
 constexpr std::int64_t kRows = 37, kCols = 512, kTokens = 7;
-// The limit of most checks. All instruction sets add in the same order, so their results have equal bits. The limit allows only differences
-// in the last bit.
+// Limit of the error in most checks. All instruction sets add in the same order, so their results have equal bits. kLimit would still allow
+// differences in the last bit.
 constexpr double kLimit = 1e-12;
-// The limit for activations that are rounded to bfloat16 (8 significant bits). Only one instruction set rounds them.
+// Limit of the error if activations are rounded to bfloat16 (8 significant bits). Only one instruction set rounds them, and the scalar
+// kernels do not.
 constexpr double kBf16Limit = 5e-6;
 
 // Memory aligned to 64 bytes, like the scratch memory that the executor passes to kernels.
@@ -277,7 +278,7 @@ class SelfTest {
       const float* read[taps] = {nullptr, x.data(), x.data() + width, x.data() + 2 * width};
       k.rows.conv(read, weights.data(), bias.data(), taps, Activation::silu, width, out);
     });
-    // The numbers are at most 0.1, so that the matrices of the delta rule stay small.
+    // Queries and keys are at most 0.1, so that the state of the delta rule stays small.
     Aligned<float> qkv = floats(3 * rows * key_dim, random_), gates = floats(2 * rows, random_), begin = floats(strip, random_);
     for (std::int64_t i = 0; i < 2 * rows * key_dim; ++i) qkv[static_cast<std::size_t>(i)] *= 0.1f;
     for (const ScanRule rule : {ScanRule::ssd, ScanRule::delta}) {

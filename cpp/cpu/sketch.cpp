@@ -11,12 +11,14 @@ namespace {
 
 constexpr int kBlock = kQuantBlock;
 constexpr std::int64_t kBlockBytes = info(Format::Q5_0).block_bytes;
-// Divisor of |w| in the norm n (sketch.h). |w| / |e| is about 20 in Q8_0 and in floats, so |e| is nearly always the larger term of n.
+// Constant in the norm n = max(|e|, |w| / kNormRatio) of a block of weights w with the errors e (sketch.h). |w| / |e| is about 20 for
+// weights in Q8_0 and in floats, so |e| is nearly always the larger of the two.
 constexpr double kNormRatio = 24;
 // Largest allowed magnitude of activations. Their products with weights up to 1e6 are then far below the largest float.
 constexpr float kLargest = 1e15f;
 
-// A block of 32 floats as vectors of four floats. Loops over these vectors need no shuffles, so they take a quarter of the time.
+// A block of 32 floats as vectors of four floats. A loop over these vectors takes a quarter of the time of a loop over the floats, because
+// it needs no shuffles.
 using Lanes = float __attribute__((vector_size(4 * sizeof(float))));
 constexpr int kVectors = kBlock / 4;
 struct Block {
@@ -28,7 +30,8 @@ Block load_block(const float* x) {
   return block;
 }
 
-// Returns an upper bound of the norm of the block. `sum` has at most kVectors + 4 rounding errors, each at most 2^-24 of the sum.
+// Returns an upper bound of the norm of the block. The factor 1 + 2^-20 covers the rounding errors of `sum`, which are at most kVectors + 4
+// errors of 2^-24 of the sum.
 double norm(const Block& block) {
   Lanes squares{};
   for (const Lanes x : block.v) squares += x * x;
@@ -52,7 +55,7 @@ void store_block(std::uint16_t scale, const int* codes, std::uint8_t* block) {
   for (int i = 0; i < kBlock / 2; ++i) block[6 + i] = static_cast<std::uint8_t>((codes[i] & 15) | (codes[i + 16] & 15) << 4);
 }
 
-// Stores 32 weights in Q5_0. Returns n of the block (sketch.h).
+// Stores 32 weights in Q5_0. Returns the block's norm n (sketch.h).
 double store_weights(const float* weights, std::uint8_t* block) {
   const Block w = load_block(weights);
   Lanes lows{}, highs{};
@@ -78,7 +81,8 @@ double store_weights(const float* weights, std::uint8_t* block) {
     error.v[i] = w.v[i] - d * code;
   }
   store_block(half, codes, block);
-  // The computed `error` is rounded. Each element may be wrong by 2^-24 of its weight and 2^-24 of d * code.
+  // The term size * 2^-21 covers the rounding of `error`. Each element of `error` may be wrong by 2^-24 of its weight and 2^-24 of d *
+  // code.
   const double size = norm(w);
   return std::max(norm(error) + size * 0x1p-21, size / kNormRatio);
 }
@@ -132,10 +136,11 @@ void store_factors(const double* factors, std::int64_t count, std::int64_t block
 }  // namespace
 
 // ---------------------------------------------------------------- when a sketch saves time
-// Returns the number of ids that a head must have for each logit that is searched for, or 0 if a sketch of this format saves no time. The
-// numbers are chosen from the speeds with the sketch that were measured on Zen 4, relative to the speed of the whole product. For Q8_0 with
-// 262,144 ids, the speed was 1.2 times for one logit, 1.1 times for four, and no higher for eight or more. For F16 with 262,144 ids, it was
-// 2.6 times for one logit and 1.6 times for twenty. For F16 with 49,152 ids, it was 1.6 times for one logit, and lower for four.
+// A sketch saves time only if the head has enough ids for each logit that is searched for. Returns this number of ids, or 0 if a sketch of
+// this format saves no time. It is chosen from the speed with the sketch on Zen 4, relative to the speed of the whole product:
+// - Q8_0, 262,144 ids: 1.2 for one logit, 1.1 for four, 1.05 for eight
+// - F16, 262,144 ids: 2.6 for one logit, 1.6 for twenty
+// - F16, 49,152 ids: 1.6 for one logit, 0.9 for four
 std::int64_t ids_for_each_rank(Format format) {
   switch (format) {
     case Format::F32:

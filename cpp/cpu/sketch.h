@@ -27,11 +27,12 @@
 
 namespace pumice::cpu {
 
-// Returns the number of ids that a head must have for each logit that is searched for, so that the head's sketch saves time. Returns 0 if a
-// sketch of this format saves no time. (sketch.cpp and docs/performance.md have the measurements.)
+// A sketch saves time only if the head has enough ids for each logit that is searched for. Returns this number of ids, or 0 if a sketch of
+// this format saves no time. (sketch.cpp and docs/performance.md have the measurements.)
 std::int64_t ids_for_each_rank(Format format);
 
-// Returns whether pack() makes a sketch of this matrix, if a program searches for the largest products of the matrix.
+// Returns whether the matrix can have a sketch. PackedWeights makes the sketch if a program searches for the largest products of the
+// matrix.
 bool can_sketch(const MatrixShape& head);
 std::int64_t sketch_cols(std::int64_t cols);
 std::int64_t sketch_group_bytes(std::int64_t cols);
@@ -43,9 +44,9 @@ MatrixId sketched_by(const Program& program, std::size_t op, const WeightShapes&
 // Returns for each matrix, by MatrixId, whether any of these programs can use a sketch of it.
 std::vector<bool> sketched_matrices(std::span<const Program* const> programs, const WeightShapes& weights);
 
-// Returns how many of the largest logits a sketch can find faster than the whole product, if a step of the model reads `step_bytes` bytes
-// of weights. Returns 0 if the sketch would save less than 15 % of these bytes. (For SmolLM2 in F16, a sketch that saved 13 % of the bytes
-// gained only 7 %.)
+// Returns the maximum number of largest logits that a sketch finds faster than the whole product, if a step of the model reads `step_bytes`
+// bytes of weights. Returns 0 if the sketch would save less than 15 % of these bytes. (For SmolLM2 in F16, a sketch that saved 13 % of the
+// bytes gained only 7 %.)
 std::int32_t sketch_ranks(const MatrixShape& head, std::uint64_t step_bytes);
 
 // Makes the sketch of a packed matrix, group by group. Not thread-safe, so each thread needs its own Sketcher.

@@ -1,9 +1,9 @@
 // Kernels of the quantized formats over vectors of 512 bits. The formulas of their sums are in matrix/layout.h.
 //
 // A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes a byte, its
-// code, and its value is code - offset. Codes are unsigned unless V::kSignedCodes is true. The sum over value * x, where x is an
-// activation's code, is computed as an integer sum that starts at -offset * (sum of x) and to which the products code * x are added.
-// V::dot_codes() adds in 32 bits, so these sums never overflow.
+// code, and its value is code - offset. Codes are unsigned unless V::kSignedCodes is true. An integer sum starts at -offset * (sum of x),
+// where x are the codes of activations. Adding the products code * x then gives the sum of value * x. V::dot_codes() adds in 32 bits, so
+// these sums never overflow.
 #pragma once
 
 #include <type_traits>

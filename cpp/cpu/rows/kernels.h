@@ -87,7 +87,8 @@ PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, 
     above = max(values[i], above);
     wrong = fma(values[i], zero, wrong);
   }
-  // For floats that are not negative, the bits have the same order as the floats, and the bits of NaN are larger than all others.
+  // The largest bits show whether a value is NaN or infinite, because for floats that are not negative, the bits have the same order as the
+  // floats, and the bits of NaN are larger than all others.
   const std::int32_t above_bits = max_lane(magnitude(above + wrong));
   const float low = max_lane(zero - below), span = __builtin_bit_cast(float, above_bits) + low, steps = kByteSteps;
   Scale s{0.0f, 0.0f};
@@ -185,8 +186,8 @@ void scale_rows(float* out, Int stride, Int count, Int cols, float scale) {
   }
 }
 
-// The scale and the soft cap are applied in separate passes over the tile, which is in the L1 cache. The soft cap is separate because only
-// the products of output heads have one. The loop that all products use thus stays short.
+// Applies an Epilogue to a tile of results, which is in the L1 cache. The scale and the soft cap have loops of their own, so that the loop
+// that all products use stays short. Only the products of output heads have a soft cap.
 template <Lanes16 Lanes>
 void epilogue(float* out, Int out_stride, Int count, Int cols, const Epilogue& how) {
   if (how.scale != 1.0f) scale_rows<Lanes>(out, out_stride, count, cols, how.scale);
@@ -231,7 +232,7 @@ void gate(float* gate, const float* up, const Gating& how, Int n) {
       sixteens(values, [&](Int i, int count) __attribute__((always_inline)) {
         Lanes x = load<Lanes>(g + i, count);
         if (how.gate_bias) x = x + load<Lanes>(how.gate_bias + first + i, count);
-        if (limits) x = min(most, x);  // min() and max() return the second operand if it is NaN
+        if (limits) x = min(most, x);  // min() and max() return the second operand if it is NaN, so NaN stays NaN
         store(g + i, x, count);
       });
     if (how.activation != Activation::none) activate<Lanes>(g, values, how.activation, {});
@@ -333,7 +334,7 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
       y = Lanes::set(-kInfinity);
       for (Int r = prompt; r < rows; ++r) {
         const Lanes v = load<Lanes>(x + r * x_stride + i, count);
-        y = select(is_nan(y), y, max(y, v));  // max() returns v if v is NaN
+        y = select(is_nan(y), y, max(y, v));  // once y is NaN, it stays NaN; max() returns v if v is NaN
       }
     } else {
       y = Lanes::set(0.0f);

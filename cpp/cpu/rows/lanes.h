@@ -22,7 +22,7 @@ concept Lanes16 = requires(const float* from, const std::uint16_t* halves, const
                            std::int8_t* to_bytes, std::int16_t* to_words, std::uint8_t* to_unsigned, std::int32_t* sums, L x, L y,
                            typename L::Bits b, typename L::Mask m, int first, int last) {
   requires L::kAccumulators > 0;                   // number of vectors of 16 sums that a product keeps in registers
-  { L::kRegisters } -> std::same_as<const bool&>;  // if false, apply() in math.h calls functions that it would otherwise inline
+  { L::kRegisters } -> std::same_as<const bool&>;  // false if lanes are arrays; apply() in math.h then does not inline functions
 
   { L::set(1.0f) } -> std::same_as<L>;
   { L::set_bits(1u) } -> std::same_as<typename L::Bits>;
@@ -63,7 +63,8 @@ concept Lanes16 = requires(const float* from, const std::uint16_t* halves, const
   { max(b, b) } -> std::same_as<typename L::Bits>;  // compares signed integers
   { shift_left<3>(b) } -> std::same_as<typename L::Bits>;
 
-  // All horizontal operations combine lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
+  // Operations that combine all lanes. They combine lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1, so that the results have
+  // the same bits on every instruction set.
   { sum(x) } -> std::same_as<float>;
   { max_lane(x) } -> std::same_as<float>;
   { max_lane(b) } -> std::same_as<std::int32_t>;

@@ -122,7 +122,7 @@ PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
 }
 
-// All horizontal operations combine lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
+// sum() and max_lane() combine lanes in the order that lanes.h requires: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE float sum(Lanes x) {
   const __m256 eight = _mm256_add_ps(x.lo, x.hi);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

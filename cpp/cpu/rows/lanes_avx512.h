@@ -21,8 +21,8 @@ struct Mask {
 struct Lanes {
   using Bits = avx512::Bits;
   using Mask = avx512::Mask;
-  // Number of vectors of sums. Eight independent chains of multiply-adds are enough to hide their latency if two multiply-adds start in
-  // each cycle. The 32 registers have room for twice as many.
+  // Number of vectors of 16 sums that a product keeps in registers. If two multiply-adds start in each cycle, eight independent chains of
+  // multiply-adds are enough to hide their latency. The 32 registers have room for twice as many.
   static constexpr int kAccumulators = 8;
   static constexpr bool kRegisters = true;
   __m512 v;
@@ -52,7 +52,8 @@ PUMICE_INLINE void store(std::int8_t* p, Bits x) {  // stores integers within [-
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x.v));
 }
 
-// All horizontal operations combine lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
+// Both functions return the upper half of a register. sum() and max_lane() use it to combine lanes in the order that lanes.h requires: lane
+// i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE __m256 upper(__m512 x) { return _mm512_extractf32x8_ps(x, 1); }
 PUMICE_INLINE __m256i upper(__m512i x) { return _mm512_extracti32x8_epi32(x, 1); }
 

@@ -163,7 +163,7 @@ PUMICE_INLINE Lanes select(const Mask& m, const Lanes& yes, const Lanes& no) {
   return each<Lanes>([&](int i) { return vbslq_f32(m.v[i], yes.v[i], no.v[i]); });
 }
 
-// All horizontal operations combine lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
+// sum() and max_lane() combine lanes in the order that lanes.h requires: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE float sum(const Lanes& x) {
   const float32x4_t four = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
   const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));

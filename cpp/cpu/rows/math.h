@@ -26,8 +26,8 @@ template <auto kFunction, class Lanes, class... Rest>
 [[gnu::noinline]] Lanes apply_by_call(const Lanes& x, const Rest&... rest) {
   return kFunction(x, rest...);
 }
-// Returns kFunction(x, rest...). The function is inlined if lanes are registers. With scalar lanes the function is called instead. One more
-// call takes no noticeable time, because every multiply-add already calls fmaf sixteen times. Inlining took 11 s more to compile and 150 kB
+// Returns kFunction(x, rest...). Inlines the function if lanes are registers, and calls it if lanes are scalars. With scalars, every
+// multiply-add already calls fmaf sixteen times, so one more call takes no noticeable time. Inlining took 11 s more to compile and 150 kB
 // more code.
 template <auto kFunction, Lanes16 Lanes, class... Rest>
 PUMICE_INLINE Lanes apply(const Lanes& x, const Rest&... rest) {
@@ -37,7 +37,8 @@ PUMICE_INLINE Lanes apply(const Lanes& x, const Rest&... rest) {
     return apply_by_call<kFunction>(x, rest...);
 }
 
-// Evaluates a polynomial in x. The coefficients follow in descending order of powers, and y is the highest coefficient.
+// Evaluates a polynomial in x by Horner's scheme. y is the coefficient of the highest power, and the other arguments are the coefficients
+// of the lower powers, in descending order.
 template <Lanes16 Lanes, class... Rest>
 PUMICE_INLINE Lanes horner(const Lanes& x, const Lanes& y, float c, Rest... rest) {
   const Lanes z = fma(x, y, Lanes::set(c));
@@ -105,7 +106,7 @@ PUMICE_INLINE Lanes silu(const Lanes& x) {
 // 2 with a polynomial P. The absolute error is 4e-8 plus the rounding of the result.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes gelu(const Lanes& x) {
-  const Lanes u = min(Lanes::set(9.5f), abs(x));  // Phi(-9.5) = 1e-21
+  const Lanes u = min(Lanes::set(9.5f), abs(x));  // Phi(-9.5) is only 1e-21, so larger |x| need no other value
   const Lanes p = horner(u, Lanes::set(6.06097e-8f), -1.7859425e-6f, 1.960037e-5f, -8.271365e-5f, -2.2125851e-4f, 5.0765104e-3f,
                          -0.03652354f, -0.31824958f, -0.7978918f);
   return fnma(Lanes::set(0.5f) * u, exp_inside(p * u), max(x, Lanes::set(0.0f)));

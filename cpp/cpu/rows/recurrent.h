@@ -37,7 +37,7 @@ void scan_gates(const ScanGates& call, Int rows, float* decay, float* gain) {
   });
 }
 
-// The number of partial sums of a sum over the rows of S. Partial sum j adds the rows whose index modulo 4 is j, so that additions do not
+// Number of partial sums in a sum over the rows of a state. Partial sum j adds the rows whose index modulo 4 is j, so that additions do not
 // wait for each other. folded() adds up the partial sums.
 inline constexpr int kSums = 4;
 template <Lanes16 Lanes>
@@ -45,8 +45,8 @@ PUMICE_INLINE Lanes folded(const Lanes (&sums)[kSums]) {
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-// Computes one row of a strip: reads the strip `from` before the row, and writes the strip after the row to `to`, which may be the same
-// memory. Returns S^T q.
+// Computes one row of Scan for a strip, which is 16 columns of a head's state S. Reads S from `from`, multiplies it by `decay`, adds the
+// outer product of k and `added`, and writes the new S to `to`, which may be the same memory. Returns S^T q for the new S.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes scan_row(const float* from, float* to, const float* q, const float* k, int key_dim, const Lanes& decay,
                              const Lanes& added) {
@@ -63,7 +63,7 @@ PUMICE_INLINE Lanes scan_row(const float* from, float* to, const float* q, const
   return folded(sums);
 }
 
-// Returns S^T k.
+// Returns S^T k for the strip S at `from`.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes scan_read(const float* from, const float* k, int key_dim) {
   Lanes sums[kSums] = {Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f)};

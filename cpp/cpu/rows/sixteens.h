@@ -35,16 +35,16 @@ PUMICE_INLINE void sixteens(Int n, F f) {
   if (i < n) f(i, static_cast<int>(n - i));
 }
 
-// Applies an activation to n values, in place. This function alone has a loop for each activation: with such loops in gate(), multiply(),
-// conv() and epilogue(), too, the rows of an instruction set compiled a third longer.
+// Applies an activation to n values, in place. Only this function has a loop for each activation. With such loops in gate(), multiply(),
+// conv() and epilogue() too, the row kernels took a third longer to compile.
 template <Lanes16 Lanes>
 __attribute__((noinline)) void activate(float* x, Int n, Activation activation, const Alphas& alphas) {
   with_activation<Lanes>(activation, alphas, [&](auto f) __attribute__((always_inline)) {
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(x + i, f(load<Lanes>(x + i, count)), count); });
   });
 }
-// Divides [0, n) into chunks and calls f(first, count) for each. A kernel that needs several passes over its values makes them chunk by
-// chunk, so that the values stay in the L1 cache.
+// kChunk values fit in the L1 cache. chunks() divides [0, n) into chunks of kChunk values and calls f(first, count) for each. A kernel that
+// needs several passes over its values makes all passes over one chunk before it continues with the next chunk.
 inline constexpr Int kChunk = 512;
 template <class F>
 PUMICE_INLINE void chunks(Int n, F f) {
@@ -64,7 +64,7 @@ struct Scale {
 };
 // Returns the scale of a block whose largest magnitude has the bits `largest_bits`. The largest magnitude gets the code `most`. If all
 // magnitudes are below 1e-30, the scale is 0, and the whole block becomes zero. If the block contains NaN or infinity, the scale is NaN or
-// infinite, and a later check of the results finds it.
+// infinite, and so are the results, which are checked later.
 PUMICE_INLINE Scale scale_of(std::int32_t largest_bits, float most) {
   const float largest = __builtin_bit_cast(float, largest_bits);
   if (largest < 1e-30f) return {0.0f, 0.0f};

@@ -27,8 +27,9 @@ Cut cut(const Run& run, const PoolStep& s) {
   if (cut.rows.count == 0) return cut;
   const std::int64_t rows_each = ceil_div(std::max(1, run.batch.rows), cut.rows.count);
   cut.per_task = std::max<std::int64_t>(1, kTaskFloats / (s.in.width * rows_each));
-  // The columns of a long segment are divided, too, because a few texts may have thousands of columns (sparse vectors). Here cut.groups is
-  // a number of sets of sixteen columns. It is at least 4 (64 columns), so that a task's part of a row consists of whole cache lines.
+  // The columns of a long segment are divided among several tasks. Otherwise a few texts with thousands of columns (sparse vectors) would
+  // make too few tasks. cut.groups is the number of sets of sixteen columns in a task. It is at least 4 (64 columns), so that a task's part
+  // of a row consists of whole cache lines.
   cut.groups = ceil_div(s.in.width, kSixteen);
   if (cut.per_task == 1) cut.groups = std::min(cut.groups, std::max<std::int64_t>(4, kTaskFloats / rows_each / kSixteen));
   cut.tasks_of_rows = ceil_div(s.in.width, kSixteen * cut.groups);

@@ -8,7 +8,8 @@
 namespace pumice::cpu {
 namespace {
 
-// Returns the values of operation state `id` in the state from which the segment continues, or null if there are none.
+// A segment may continue from a saved state. Returns the values in this state that belong to operation state `id`, or null if there are
+// none.
 const float* state_before(const Run& run, const Segment& segment, StateId id) {
   return id == StateId::none || segment.state < 0 ? nullptr : run.store->state(segment.state, id);
 }

@@ -36,8 +36,8 @@ struct Run {
   ExpertPairs& pairs;   // written by SortStep
   ExpertPass& experts;  // holds the lock of the ExpertCache from ReadExpertsStep to FoldStep of one operation
 
-  // in_tail is true while steps of the tail run (CpuPlan::tail); tail_row is then the first row of the current block. Both members are
-  // written only between phases.
+  // in_tail is true while the steps of the tail (CpuPlan::tail) run. These steps work on one block of rows after another, and tail_row is
+  // the first row of the current block. Both members are written only between phases.
   bool in_tail = false;
   std::int64_t tail_row = 0;
 

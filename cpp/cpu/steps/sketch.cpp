@@ -1,7 +1,7 @@
 // The steps that compute the largest logits of a head by means of the sketch of the head's matrix (cpu/sketch.h):
 // - BoundsStep writes an upper bound of each logit in place of the logit.
-// - SeedsStep computes the logits with the largest bounds. The k-th largest of these logits is the threshold, because the k largest of all
-//   logits are at least as large.
+// - SeedsStep computes the logits with the largest bounds. The k-th largest of these logits is the threshold. A smaller logit cannot be one
+//   of the k largest.
 // - RestStep computes the groups that have a bound of at least the threshold.
 // The results that RestStep does not compute are bounds below the threshold, which Top does not rank. Ids that are not allowed get the
 // lowest float as their bound, and the logits of reported ids are always computed.
@@ -22,9 +22,11 @@ namespace {
 
 constexpr float kLowest = std::numeric_limits<float>::lowest(), kMost = std::numeric_limits<float>::max();
 constexpr std::int64_t kSliceGroups = 8;  // smallest number of groups in a slice, unless the head has fewer
-// To find the threshold of k logits, SeedsStep computes the groups that contain the k + k / 2 + kMoreSeeds largest seeds (Seed).
+// Constant in the number of seeds (Seed) whose groups SeedsStep computes. To find the threshold of k logits, it takes the k + k / 2 +
+// kMoreSeeds largest seeds.
 constexpr std::int64_t kMoreSeeds = 3;
-// Smallest number of groups per reported id with which a run uses the sketch. The logits of reported ids are always computed.
+// A run uses the sketch only if the head has at least this many groups per reported id, because the logits of reported ids are always
+// computed.
 constexpr std::int64_t kReportedShare = 64;
 
 // Returns the number of slices into which the groups of a head are divided. Each task computes one slice.
@@ -37,7 +39,7 @@ Range slice_of(const ProductPart& part, std::int64_t slice) {
   return {first, std::min(end, part.rows) - first};
 }
 
-// The largest bound of a slice, among the ids that may be ranked.
+// A slice's largest bound, and the id that has this bound. Ids that may not be ranked do not count.
 struct Seed {
   float bound;
   std::int32_t id;
