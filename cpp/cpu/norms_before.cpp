@@ -43,7 +43,7 @@ class NormSearch {
     NormBefore norm;
   };
   std::vector<NormBefore>& found_;
-  std::vector<Made> made_;  // outputs of norms that no operation has changed since
+  std::vector<Made> made_;  // norm outputs that no later operation has overwritten
 };
 
 }  // namespace

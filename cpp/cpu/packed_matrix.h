@@ -62,8 +62,8 @@ struct PackedMatrix {
 };
 
 // Returns true if the environment variable PUMICE_SGEMM is the name of the BLAS library in lower case ("openblas", or "accelerate" on
-// macOS). Float32 weights then stay row-major, and the BLAS library multiplies them. With "own", the default, they are packed like all
-// other weights.
+// macOS). The BLAS library then multiplies float32 weights, which stay row-major. With "own", the default, float32 weights are packed like
+// all other weights.
 bool sgemm_by_blas();
 Packing packing_of(const MatrixShape& matrix);
 

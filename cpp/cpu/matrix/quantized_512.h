@@ -354,7 +354,7 @@ struct Quantized512 {
   static void tile_of(const Panel (&panels)[kTileGroups], const PanelX& x, std::int64_t token, int blocks, float (*sums)[16],
                       Ahead& ahead) {
     constexpr int R = kTileGroups;
-    Floats acc[R][N];  // two levels: sums of this super-block; one level: sums of all blocks so far
+    Floats acc[R][N];  // with two levels of scales, sums of this super-block; otherwise sums of all blocks so far
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8

@@ -19,7 +19,7 @@
 #include <type_traits>
 
 #include "cpu/matrix/ahead.h"
-#include "cpu/matrix/four_steps_avx2.h"  // for more than 4 tokens; block_dot() multiplies up to 4
+#include "cpu/matrix/four_steps_avx2.h"  // multiplies more than 4 tokens; block_dot() below multiplies up to 4
 #include "cpu/matrix/int8_product.h"
 #include "cpu/matrix/panel_f32.h"
 #include "cpu/matrix/plain.h"
@@ -571,7 +571,7 @@ struct QuantizedAvx2 {
       const std::uint8_t* x = tile.codes[b][0];
       TileSums a;
       __m256i isum[kTileTokens][2];
-      __m256 scaled[kTileTokens][2];  // if float_scales is true: sums times the scales of the sub-blocks
+      __m256 scaled[kTileTokens][2];  // sums times the scales of the sub-blocks; used if float_scales is true
       if constexpr (is_signed) {
 #pragma GCC unroll 2
         for (int sub = 0; sub < l.subs; ++sub) {

@@ -30,7 +30,7 @@ struct QuantizedI8mm {
   static constexpr int kTileGroups = 1, kTileTokens = T::kTokens;
   static constexpr int kPanelBlocks = Quantized::kPanelBlocks, kMostTokens = Quantized::kMostTokens, kGroupSums = Quantized::kGroupSums;
   static constexpr int kRows = T::kRowVectors;
-  static constexpr int kFactors = 4 * kRows;  // number of lanes in the sums of one pair of tokens
+  static constexpr int kFactors = 4 * kRows;  // number of sums for one pair of tokens: 4 in each of kRows registers
 
   // The activations of a panel. If the number of tokens is odd, there is one more token, which is zeros.
   struct PanelX {
@@ -117,7 +117,7 @@ struct QuantizedI8mm {
   // Multiplies one group by P pairs of tokens.
   template <int P>
   static void tile_of(const Panel& panel, const PanelX& x, std::int64_t token, int blocks, float (*sums)[16], Ahead& ahead) {
-    float32x4_t acc[kRows][P];  // two levels: sums of this super-block; one level: sums of all blocks so far
+    float32x4_t acc[kRows][P];  // with two levels of scales, sums of this super-block; otherwise sums of all blocks so far
     if constexpr (l.two_levels())
       each_sum<P>([&](int i, int p) __attribute__((always_inline)) { acc[i][p] = vdupq_n_f32(0); });
     else

@@ -22,7 +22,9 @@ struct Mask {
 struct Lanes {
   using Bits = avx2::Bits;
   using Mask = avx2::Mask;
-  static constexpr int kAccumulators = 6;  // uses 12 of the 16 registers; the others hold one row and one factor
+  // Number of vectors of 16 sums that a product keeps in registers. They take 12 of the 16 registers; the others hold one row and one
+  // factor.
+  static constexpr int kAccumulators = 6;
   static constexpr bool kRegisters = true;
   __m256 lo, hi;
 
@@ -78,7 +80,7 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
 // Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring integers.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const auto words = [](Bits x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8); };
-  // In the result of crossed(), each sum c0 c2 + c1 c3 is in two lanes.
+  // In the result of crossed(), each sum c0 c2 + c1 c3 is in two lanes, so the code below adds up every second lane only.
   const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };
   const __m256i first = words(a), second = words(b);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), first);

@@ -74,7 +74,8 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(a.v)), _mm512_cvtsepi32_epi16(b.v), 1);
   _mm512_storeu_si512(p, codes);
-  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // each sum c0 c2 + c1 c3 is in two lanes
+  // In `crossed`, each sum c0 c2 + c1 c3 is in two lanes, so the code below adds up every second lane only.
+  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));
   return sum_of(_mm512_maskz_mov_epi32(0x5555, crossed));
 }
 

@@ -28,7 +28,9 @@ PUMICE_INLINE To each(F f) {
 struct Lanes {
   using Bits = neon::Bits;
   using Mask = neon::Mask;
-  static constexpr int kAccumulators = 6;  // uses 24 of the 32 registers; the others hold one row and one factor
+  // Number of vectors of 16 sums that a product keeps in registers. They take 24 of the 32 registers; the others hold one row and one
+  // factor.
+  static constexpr int kAccumulators = 6;
   static constexpr bool kRegisters = true;
   float32x4_t v[4];
 
