@@ -238,8 +238,8 @@ bool sketch_activations(const RowKernels& kernels, const float* x, std::int64_t 
       of_codes[i] = scale * static_cast<float>(codes[i]);
       rests[i] = x[b * kBlock + i] - of_codes[i];
     }
-    // With two rows of int8 codes, the rounding error of an activation is at most scale / 508. The factor 2^-21 covers the rounding errors
-    // of `of_codes` and `rests`.
+    // The term scale * sqrt(kBlock) / 500 covers products that round activations to two rows of int8 codes, because the rounding error of
+    // an activation is then at most scale / 508. The factor 2^-21 covers the rounding errors of `of_codes` and `rests`.
     const double size = norm(load_block(of_codes)) * (1 + 0x1p-21);
     const double rest = norm(load_block(rests)) + double{scale} * std::sqrt(double{kBlock}) / 500 + size * 0x1p-21;
     factors[b % kBlock] = factor_of(size, rest, rounding);

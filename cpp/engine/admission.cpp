@@ -13,8 +13,8 @@ using Life = Sequence::Life;
 
 // Lower bound of Plan::prompt_rows while a prompt is unfinished. It ensures that prompts make progress even if many sequences decode.
 constexpr std::int64_t kPromptRows = 32;
-// The number of rows in a step that Limits::step_seconds limits is a multiple of this number. 12 is a multiple of the tile heights of all
-// kernels (4 and 6 rows). A single row beyond such a multiple would take as long as a whole tile.
+// If Limits::step_seconds limits a step, the number of its rows is a multiple of kTileRows, because a single row more would take as long as
+// a whole tile. 12 is a multiple of the tile heights of all kernels (4 and 6 rows).
 constexpr std::int64_t kTileRows = 12;
 constexpr std::int64_t kSharedRows = 16;  // takes the place of kPromptRows in a step that Limits::step_seconds limits
 

@@ -19,8 +19,8 @@ class Answers {
     std::exception_ptr error = {};  // why no token could be chosen; null if a token was chosen
   };
 
-  // Collects the sequences whose callers have answered, and marks them as in a step (Sequence::in_step) until Roster::step_is_over() is
-  // called. Returns false if no caller has answered.
+  // Collects the sequences whose callers have answered, and marks them as being in a step (Sequence::in_step) until Roster::step_is_over()
+  // is called. Returns false if no caller has answered.
   bool gather(const Requests& requests);
   // Chooses a token for each collected sequence. Changes no sequence and needs no lock.
   void choose();

@@ -12,7 +12,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// The members that an instruction set must have for a format.
+// The members that the type T of an instruction set must have for the int8 products of one format.
 template <class T>
 concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& panel, const typename T::Panel (&panels)[T::kTileGroups],
                              typename T::PanelX& panel_x, const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block,

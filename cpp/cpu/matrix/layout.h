@@ -3,10 +3,10 @@
 // Layout. A group has 16 rows of weights as one sequential stream of blocks of 32 columns. Lane r is row r of the group. In formats with
 // two levels of scales, eight blocks (256 columns) form a super-block, which begins with a head. In A4, which has one scale and one zero
 // point per row and 128 columns, four blocks form a super-block with a head. All integers are little-endian:
-//   head   d[16] as f16, then dmin[16] as f16 if the format has minima; A4: d[16] as f16, then lift[16] as bytes, 16 - zero point
+//   head   d[16] as f16; then dmin[16] as f16 if the format has minima; then, in A4, lift[16] as bytes, with lift = 16 - zero point
 //   block  scale fields, each with 16 lanes of 1, 2 or 4 bytes; then the low bits of the codes; then the high bits of the codes
-// Bits are stored in planes of 64 bytes; n bits per weight take n planes. Column k of a block belongs to quad g = k / 4. Its bits are in
-// byte 4 r + k % 4 of a plane. The quad determines the plane, and the position in that byte:
+// Bits are stored in planes of 64 bytes; n bits per weight take n planes. Column k of a block belongs to quad g = k / 4. In row r, its
+// bits are in byte 4 r + k % 4 of a plane. The quad determines the plane, and the position in that byte:
 //   8 bits  plane g      the whole byte
 //   4 bits  plane g / 2  the low nibble if g is even, the high nibble if g is odd
 //   2 bits  plane g / 4  bits 2 (g % 4) and 2 (g % 4) + 1

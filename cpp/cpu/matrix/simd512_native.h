@@ -125,8 +125,8 @@ struct Native512 {
   PUMICE_OPERATION Floats load_bf16(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
   }
-  // Shifts the bits of F8_E4M3 codes to the bits of floats, like four_columns() of isa/matrix_float_avx2.cpp. For bytes 0 and 2 the first
-  // line computes the same `words`, and for bytes 1 and 3 too. The compiler computes each of these two vectors only once.
+  // Shifts the bits of F8_E4M3 codes to the bits of floats, like four_columns() of isa/matrix_float_avx2.cpp. The first line computes the
+  // same `words` for bytes 0 and 2, and the same for bytes 1 and 3. The compiler computes each of these two vectors only once.
   template <int kByte>
   PUMICE_OPERATION Floats e4m3(Ints codes) {
     Ints words = kByte % 2 == 0 ? _mm512_maddubs_epi16(_mm512_set1_epi16(16), codes) : _mm512_srai_epi16(codes, 4);

@@ -45,10 +45,10 @@ concept Lanes16 = requires(const float* from, const std::uint16_t* halves, const
   { x - x } -> std::same_as<L>;
   { x* x } -> std::same_as<L>;
   { x / x } -> std::same_as<L>;
-  { fma(x, x, x) } -> std::same_as<L>;   // returns a b + c
-  { fnma(x, x, x) } -> std::same_as<L>;  // returns c - a b
-  { max(x, x) } -> std::same_as<L>;      // returns a > b ? a : b, which is b if either is NaN
-  { min(x, x) } -> std::same_as<L>;      // returns a < b ? a : b
+  { fma(x, x, x) } -> std::same_as<L>;   // fma(a, b, c) returns a b + c
+  { fnma(x, x, x) } -> std::same_as<L>;  // fnma(a, b, c) returns c - a b
+  { max(x, x) } -> std::same_as<L>;      // max(a, b) returns a > b ? a : b, which is b if either is NaN
+  { min(x, x) } -> std::same_as<L>;      // min(a, b) returns a < b ? a : b
   { less(x, x) } -> std::same_as<typename L::Mask>;
   { is_nan(x) } -> std::same_as<typename L::Mask>;
   { any(m) } -> std::same_as<bool>;

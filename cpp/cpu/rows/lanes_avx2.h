@@ -1,5 +1,5 @@
 // Sixteen float lanes in two AVX2 registers, with FMA and F16C. The results have the same bits as those of lanes_scalar.h, which is plain
-// C++. min(), max() and less() behave like the instructions. For example, max(a, b) is a > b ? a : b, so the result is b if either is NaN.
+// C++. max(a, b) is a > b ? a : b like the AVX instruction, so the result is b if either is NaN.
 #pragma once
 
 #include <immintrin.h>

@@ -114,7 +114,7 @@ PUMICE_INLINE Bits bits(const Lanes& x) {
 PUMICE_INLINE Lanes floats(const Bits& x) {
   return map<Lanes>([&](int i) { return __builtin_bit_cast(float, x.v[i]); });
 }
-// Calls f for each lane. f uses unsigned integers, so that results wrap around.
+// Calls f for each lane. f must return unsigned integers, so that results wrap around.
 template <class F>
 PUMICE_INLINE Bits wrapped(F f) {
   return map<Bits>([&](int i) { return static_cast<std::int32_t>(f(i)); });

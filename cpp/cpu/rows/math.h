@@ -142,8 +142,8 @@ PUMICE_INLINE Lanes relu2(const Lanes& x) {
 struct Alphas {
   float p = 0.0f, n = 0.0f;
 };
-// For x > 0, returns alphas.p x^2 + x / 2. Otherwise returns alphas.n (e^u - 1 - x) + x / 2 with u = min(x, -1e-6). Near 0, nearly all
-// digits would cancel in e^u - 1. There, e^u - 1 - x is computed as u^2 P(u) + (u - x), where 1 + u + u^2 P(u) is the polynomial for e^u.
+// Returns alphas.p x^2 + x / 2 for x > 0, and otherwise alphas.n (e^u - 1 - x) + x / 2 with u = min(x, -1e-6). If u is near 0, e^u - 1
+// would lose nearly all digits. There, e^u - 1 - x is computed as u^2 P(u) + (u - x), where 1 + u + u^2 P(u) is the polynomial for e^u.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
   const Lanes u = min(Lanes::set(-1e-6f), x), half = Lanes::set(0.5f) * x;

@@ -40,8 +40,8 @@ QuantRows CodeRows::int8(std::int64_t col) const {
 
 namespace {
 
-// Quantizes a row to two rows of codes, so that x ~ s c + s' c'. The second row of codes holds the rounding errors of the first. These
-// errors are at most s / 2, so s' <= s / 254.
+// Quantizes a row x to two rows of codes c and c' with scales s and s', so that x ~ s c + s' c'. The second row holds the rounding errors
+// of the first. These errors are at most s / 2, so s' <= s / 254.
 void quantize_twice(const RowKernels& kernels, const float* in, std::int64_t row, const QuantRows& out) {
   constexpr std::int64_t kCols = 16 * kQuantBlock;
   float rest[kCols];

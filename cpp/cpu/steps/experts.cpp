@@ -55,8 +55,8 @@ struct PieceTask {
   const std::int64_t first, end;
 };
 
-// Returns the index of an expert, which Route wrote as a float. For all values that Route never writes, returns 0, so that no memory
-// outside of the weights is read.
+// Returns the index of an expert, which Route wrote as a float. Returns 0 for a value that Route never writes, so that no memory outside of
+// the weights is read.
 std::int64_t expert_index(float index, std::int32_t experts) {
   return index >= 0 && index < static_cast<float>(experts) ? static_cast<std::int64_t>(index) : 0;
 }

@@ -11,7 +11,7 @@
 namespace pumice::cpu {
 namespace {
 
-// Returns how many rows a block of rows may have at most in a product with this part.
+// Returns the maximum number of rows in a block of rows, for a product with this part.
 std::int64_t most_rows(const Run& run, const ProductPart& part) {
   if (part.quantized < 0 || run.plan.quantized[static_cast<std::size_t>(part.quantized)].codes != Codes::bytes) return kBlockRows;
   return run.kernels.matrix.bytes.of_words ? kWidenedRows : kBlockRows;
