@@ -36,8 +36,8 @@ struct PackedMatrix {
   std::int64_t group_bytes = 0;
   const FormatKernels* kernels = nullptr;
   Packing packing = Packing::format;
-  Rounding rounding = Rounding::none;  // copied from the source's MatrixShape
-  bool has_floats = false;             // copied from the source's MatrixShape
+  Rounding rounding = Rounding::none;  // copied from the MatrixShape of the packed matrix
+  bool has_floats = false;             // copied from the MatrixShape of the packed matrix
   const Folded* folded = nullptr;
   // The product of each row with the bias of the folded norm; null if no norm is folded.
   float* product_of_bias = nullptr;

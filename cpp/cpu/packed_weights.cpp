@@ -60,8 +60,8 @@ std::vector<float> values_of(const Weights& weights, VectorId id, std::size_t co
   return vector.values;
 }
 
-// Returns the weight and bias to fold into `matrices`. If the norm's weight for a column is too small to divide by, this column is not
-// folded: it gets weight 1 and bias 0.
+// Returns the norm's weight and bias in the form in which they are folded into `matrices`. If the weight for a column is too small to
+// divide by, the column gets weight 1 and bias 0, so that nothing is folded into it.
 Folded folded_into(const Weights& weights, const NormBefore& norm, const MatrixPointers& matrices) {
   const auto cols = static_cast<std::size_t>(matrices.front()->cols);
   for (const Matrix* matrix : matrices) {

@@ -25,7 +25,8 @@ struct CacheUnits {
         page_bytes == 0 ? kPagesPerState : std::clamp<std::uint64_t>(8 * state_bytes / page_bytes, 1, kPagesPerState);
     return kRunningStates + std::min(pages, kSpareStates) + pages / per_state;
   }
-  // Returns the bytes of this many pages and of their states. Throws out_of_memory if the number of bytes does not fit in 64 bits.
+  // Returns the number of bytes that `pages` pages take together with their states. Throws out_of_memory if the number does not fit in 64
+  // bits.
   std::uint64_t bytes_for(std::uint64_t pages) const {
     const std::uint64_t of_pages = mul_or_fail<std::uint64_t>(pages, page_bytes, "keys and values");
     const auto sum = checked_add(of_pages, mul_or_fail<std::uint64_t>(states_for(pages), state_bytes, "states"));

@@ -19,7 +19,7 @@ namespace {
 inline constexpr std::int32_t kSumStart = 0x4B400000;
 inline constexpr int32x4_t kSumStarts = {kSumStart, kSumStart, kSumStart, kSumStart}, kZeroStarts = {};
 // Loads the start of a register of sums. `volatile` forces one load for each register. Otherwise GCC would load one register and copy it to
-// the others. Copies would make a tile slower, because arithmetic instructions limit its speed and copies are among these; loads are not.
+// the others. Copies are arithmetic instructions, and these limit the speed of a tile, but loads do not limit it.
 [[gnu::always_inline]] inline int32x4_t loaded(const int32x4_t& start) { return *const_cast<const volatile int32x4_t*>(&start); }
 [[gnu::always_inline]] inline int32x4_t start_sum() { return loaded(kSumStarts); }
 [[gnu::always_inline]] inline float32x4_t small_sums(int32x4_t sums) {

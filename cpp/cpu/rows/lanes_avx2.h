@@ -1,5 +1,6 @@
 // Sixteen float lanes in two AVX2 registers, with FMA and F16C. The results have the same bits as those of lanes_scalar.h, which is plain
-// C++. max(a, b) is a > b ? a : b like the AVX instruction, so the result is b if either is NaN.
+// C++. min(), max() and less() treat NaN like the AVX instructions. For example, max(a, b) is a > b ? a : b, so the result is b if either
+// is NaN.
 #pragma once
 
 #include <immintrin.h>
