@@ -24,8 +24,8 @@ void Commit::step(Step& step, double seconds) {
   add_up(seconds);
 }
 
-// Returns the cost of one guess in seconds. It is the duration of an additional row, plus an equal part of the time that draft models and
-// the draft head spent on all guesses of the step. Also enters the duration of a step without prompt rows into cost_.
+// Returns the cost of one guess in seconds, or 0 if the step has no guesses. The cost is the time that one more row adds to a step, plus
+// the time that draft models and the draft head spent per guess. Also enters the measured times of the step into cost_.
 double Commit::guess_price(const Step& step, double seconds) {
   std::int64_t guesses = 0, prompts = 0;
   decoding_ = 0;
@@ -47,8 +47,8 @@ void Commit::count_rows(Step& step) {
   }
 }
 
-// Enters the computed pages of a sequence into the prefix tree, so that other sequences can share them. Also enters the sequence's state if
-// a state must be left after these tokens (is_snapshot).
+// Enters the computed pages of a sequence into the prefix tree, so that other sequences can share them. If the sequence has reached a
+// position whose state must be kept (is_snapshot), the state enters the tree, too.
 void Commit::publish(Sequence& s) {
   runtime_.pages->publish(s.table, s.known());
   if (is_snapshot(s, s.computed)) runtime_.pages->keep_state(s.table, s.computed);
@@ -74,8 +74,8 @@ void Commit::part(const Step& step, const Step::Part& part, double paid) {
   }
 }
 
-// Applies the computed rows of a sequence for which no token is chosen (TextTask). The sequence ends after its last row. But if the task
-// keeps its pages, the sequence is then held until its caller closes the request.
+// Handles a sequence that only computes a given text (TextTask), so that no token is chosen. The sequence ends after its last row. But if
+// the task keeps its pages, the sequence is held until its caller closes the request.
 void Commit::text(Sequence& s) {
   if (s.request->error || s.in_step == InStep::leaving) return;
   s.task->given = s.computed;
@@ -103,7 +103,8 @@ void Commit::answers(std::span<const Answers::Part> parts) {
   add_up(0);
 }
 
-// If the model's draft head makes guesses for the sequence, keeps the hidden row from which the sequence's last id was chosen.
+// Keeps the hidden row from which the sequence's last id was chosen, because the model's draft head makes its next guess from this row.
+// Does nothing if the draft head makes no guesses for the sequence.
 void Commit::keep_row(Sequence& s, std::span<const float> row) {
   if (!s.guesses || !s.guesses->own) return;
   s.guesses->own->row.assign(row.begin(), row.end());

@@ -1,5 +1,5 @@
-// Applies the results of a finished step. It appends new ids and news to the sequences, enters their pages into the prefix cache, and adds
-// the step's duration and counts to the statistics. The caller holds the scheduler's lock.
+// Applies the results of a finished step. New ids are appended to the sequences and become news for the callers. Computed pages enter the
+// prefix cache. The step's duration and counts enter the statistics. The caller of these functions holds the scheduler's lock.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace pumice::engine {
 struct SchedulerStats {
   std::int64_t running = 0;  // number of requests with a sequence that runs or is held (Sequence::Life)
   std::int64_t waiting = 0;  // number of other requests with a sequence that waits for pages
-  std::int64_t lagging = 0;  // number of other unfinished requests; none of their sequences can take part in a step now
+  std::int64_t lagging = 0;  // number of other unfinished requests: none of their sequences can take part in a step now
   std::int64_t rows = 0;     // number of rows in the last step
   // Totals since the scheduler was made: number of steps, of computed prompt rows, and of chosen tokens.
   std::int64_t steps = 0, prompt_tokens = 0, decoded_tokens = 0;
@@ -29,7 +29,7 @@ class Commit {
 
   // Applies the results of a step for which Step::run() has returned true. `seconds` is the duration of the step.
   void step(Step& step, double seconds);
-  // Applies the tokens that Answers::choose() has chosen from logits changed by callers.
+  // Applies the tokens that Answers::choose() has chosen from the logits that callers have set (Request::answer).
   void answers(std::span<const Answers::Part> parts);
 
  private:

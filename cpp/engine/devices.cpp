@@ -16,15 +16,15 @@
 namespace pumice::engine {
 namespace {
 
-// Returns the same backend to all callers with the same key. A backend lives as long as a model holds it. If its GPU was lost, get() opens
-// the GPU again. An object of this class is never destroyed.
+// Keeps open backends, so that all callers with the same key get the same backend. A backend is freed when no model uses it any more. If
+// the GPU of a backend was lost, get() opens that GPU again. An object of this class is never destroyed.
 template <class Key>
 class Shared {
  public:
   template <class Make>
   std::shared_ptr<Backend> get(Key key, Make&& make) {
-    // If the process forked while another thread held the lock, the map may be half changed in the child. So the child makes a new map, and
-    // does not free the old one.
+    // If the process forked while another thread held the lock, the child's copy of the map may be half changed. So the child makes a new
+    // map, and never uses or frees the old one.
     if (!opening_.lock()) open_ = nullptr;
     const std::unique_lock lock(opening_, std::adopt_lock);
     if (!open_) open_ = new Open;
@@ -201,7 +201,7 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
     if (wants_gpu) {
       fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
     }
-    for (const DeviceInfo& other : list) {  // adds a note for each GPU that cannot be used; a machine without a GPU gets no note
+    for (const DeviceInfo& other : list) {  // adds a note for each GPU that cannot be used
       if (!other.usable &&
           (other.type == DeviceType::discrete || other.type == DeviceType::integrated || other.why_kind == ErrorKind::forked_device))
         devices.notes.push_back(str(other.id, " is not used: ", other.why_not));

@@ -15,8 +15,9 @@ namespace pumice::engine {
 // Lists the GPUs and opens their backends. Tests pass functions of their own.
 struct GpuRoom {
   std::function<std::vector<DeviceInfo>()> list;  // returns the GPUs; their ids are "vulkan:0", "vulkan:1", ...; never throws
-  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found, with the reason and what to install
-  std::string absent;                                               // why this build has no GPU backends; empty if it has them
+  // Opens the GPU with this index in list(). If that fails, throws device_not_found, with the reason and with what to install.
+  std::function<std::shared_ptr<Backend>(std::size_t index)> open;
+  std::string absent;  // why this build has no GPU backends; empty if it has them
 };
 // Returns access to the Vulkan GPUs. If this build has no Vulkan, list() returns nothing and `absent` says why. All models share one
 // backend per device.

@@ -9,12 +9,12 @@ namespace pumice::engine {
 struct CpuFacts {
   std::string isa;                // the instruction set whose kernels are used
   std::vector<std::string> isas;  // all instruction sets whose kernels can run on this machine, the simplest first
-  std::string blas;               // the library's path and configuration, or "none: " and the reason
+  std::string blas;               // path and configuration of the BLAS library, or "none: " and the reason why there is none
   int threads = 0;                // default of the argument `threads` of load()
   std::string huge_pages;         // the system's setting of transparent huge pages: "always", "madvise", "never" or "unknown"
 };
 CpuFacts cpu_facts();
-std::string isa();  // returns the same as cpu_facts().isa, without the other facts
+std::string isa();  // returns cpu_facts().isa, without collecting the other facts
 
 // Result of comparing a kernel with the scalar kernel for the same operation.
 struct KernelCheck {

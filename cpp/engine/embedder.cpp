@@ -77,15 +77,14 @@ struct MicroBatches {
   bool full(std::size_t i) const { return static_cast<std::int64_t>(i) - first.back() >= most_texts; }
 };
 
-// Sorts the texts by length and divides them into micro-batches. If token_budget is 0, a micro-batch has at most batch_rows() tokens. A
-// round has one micro-batch for each worker. The workers compute their micro-batches at the same time, so the micro-batches of a round are
-// as equal in size as the texts allow. For example, 8 texts with 217 tokens in all took a fifth longer in batches of 144 and 73 tokens than
-// in two batches of about 109 tokens.
+// Sorts the texts by length and divides them into micro-batches. If token_budget is not 0, it is the maximum number of tokens in a
+// micro-batch. Otherwise the maximum is batch_rows(), and the texts are divided into rounds, with one micro-batch for each worker.
 //
-// The planned size of the batches in a round is the largest multiple of the length of the round's longest text that is at most batch_rows()
-// tokens. An earlier version used one size for all rounds, which followed from the longest of all texts. A single text of 158 tokens among
-// 500 sentences then made all batches as small as 72 tokens, and one of two workers waited for the other 8.7 % of the time. With a size for
-// each round, it waits 2.3 %.
+// The workers compute the micro-batches of a round at the same time, so these get nearly the same size. For example, 8 texts with 217
+// tokens in all took a fifth longer in micro-batches of 144 and 73 tokens than in two of about 109 tokens. Each round has a size of its
+// own. In an earlier version, one size for all rounds followed from the longest of all texts. A single text of 158 tokens among 500
+// sentences then made all micro-batches as small as 72 tokens, and one of two workers waited for the other 8.7 % of the time, instead of
+// 2.3 %.
 MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
   plan.most_texts = std::max<std::int64_t>(1, kMostPooled / runtime.pipeline.hidden_size());
@@ -101,8 +100,9 @@ MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token
   const std::int64_t workers = std::max(1, runtime.pipeline.narrowest().workers());
   std::int64_t left = all;
   for (std::size_t i = 0; i < plan.order.size();) {
-    // The remaining tokens, in the order of the texts, are divided into equal ranges, and each batch of this round gets one range. A text
-    // belongs to the batch whose range contains the middle of the text. So batches differ in size by at most one text.
+    // Divides the remaining tokens, in the order of the texts, into equal ranges, one for each batch that is still needed. This round takes
+    // one range per worker. A text belongs to the batch whose range contains the middle of the text. So batches differ in size by at most
+    // one text.
     const std::int64_t longest = length(texts, plan.order[i]), mean = std::max<std::int64_t>(1, most / longest) * longest;
     const double share = static_cast<double>(left) / static_cast<double>(round_up(ceil_div(left, mean), workers));
     std::int64_t before = 0, tokens = 0, batches = 0;
@@ -264,7 +264,8 @@ Error not_a_number(const Runtime& runtime, const Texts& texts, std::int64_t text
                                   cancel ? runtime.where_not_finite(of_text(texts.ids), of_text(texts.types), *cancel) : std::string())};
 }
 
-// Runs all texts of a call, as run_all() does, in micro-batches of at most `token_budget` tokens. Converts NotFinite to the caller's error.
+// Runs all texts of a call (run_all). `token_budget` is that of encode(). If the result of a text is not finite, throws the error that
+// not_a_number() returns.
 void run_call(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, std::int64_t token_budget, Rows unit, const Deliver& deliver,
               const TextsDone& progress, const Cancel& cancel) {
   try {
@@ -310,7 +311,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   check(runtime, given);
   const EndedTexts ended(given, runtime.text_end);
   const Texts& texts = ended.get();
-  check(runtime, texts);  // checks again, because a text whose end token is in its prompt has no row left to pool
+  check(runtime, texts);  // checks again, because EndedTexts may have cut a text inside of its prompt, which leaves no row to pool
   check_out(runtime, texts, out, d);
   check_budget(token_budget);
   if (texts.offsets.size() == 1) return;

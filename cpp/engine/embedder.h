@@ -17,8 +17,9 @@ struct Texts {
   std::span<const std::int32_t> ids;
   std::span<const std::int64_t> offsets;  // ascending indices into ids; one more than there are texts
   std::span<const std::int32_t> types;
-  std::int32_t prompt = 0;                    // number of tokens at the beginning of each text that pooling leaves out
-  std::span<const std::int32_t> unseen = {};  // Segment::unseen for each text; empty: 0 for all texts
+  std::int32_t prompt = 0;  // number of tokens at the beginning of each text that pooling leaves out
+  // For each text, the number of last tokens that no token attends to (Segment::unseen). Empty if this number is 0 for all texts.
+  std::span<const std::int32_t> unseen = {};
 };
 
 using TextsDone = std::function<void(std::int64_t)>;  // called with the number of finished texts, on the thread that called encode()

@@ -49,7 +49,7 @@ class EncodeQueue {
   std::unique_ptr<Condition> changed_ = std::make_unique<Condition>();
   std::deque<Call*> waiting_;  // the Call objects are on the stacks of the threads in encode()
   std::vector<Call*> running_;
-  std::unique_ptr<Cancel> cancel_;  // stops the run in progress if it is requested; null if no call runs
+  std::unique_ptr<Cancel> cancel_;  // stops the run in progress when it is requested; null if no call runs
   double seconds_per_token_ = 0;
   std::int64_t runs_ = 0;
   const AtFork at_fork_;

@@ -22,16 +22,15 @@
 namespace pumice::engine {
 namespace {
 
-// Size in bytes of the stack of a thread that compiles. It takes address space. The system provides memory only for the pages that are
-// used.
+// Size in bytes of the stack of a thread that compiles a grammar. The stack takes address space, but it takes memory only for the pages
+// that are used.
 constexpr std::size_t kStack = std::size_t{256} << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);  // how often a waiting thread looks for a cancel and checks the time limits
 constexpr std::size_t kMessageBytes = 4000;            // maximum length of an error message, in bytes
-// Limits for compilations: the maximum processor time, the maximum elapsed time, and the maximum number at a time. The library cannot be
-// interrupted, so a compilation that takes longer is abandoned and goes on in the background. kMostTime limits processor time, because on a
-// busy machine any grammar may take long in elapsed time. The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms. At most
-// kMostAtWork compilations run at a time, abandoned ones included, so that slow grammars leave processors to the models. Further
-// compilations wait.
+// Limits for compilations. kMostTime limits the processor time of a compilation, and kMostWait its elapsed time. The elapsed time may be
+// longer, because on a busy machine any grammar may take long. The library cannot be interrupted, so a compilation that exceeds a limit is
+// abandoned and goes on in the background. At most kMostAtWork compilations run at a time, abandoned ones included, and others wait. So
+// slow grammars leave processors to the models. The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms.
 constexpr auto kMostTime = std::chrono::seconds(5);
 constexpr auto kMostWait = std::chrono::seconds(60);
 constexpr int kMostAtWork = 2;
@@ -43,9 +42,9 @@ constexpr std::size_t kMostBeginnings = 64;               // one_text() returns 
 // the function goes on in the background and its result is dropped.
 class DeepWork {
  public:
-  // Throws grammar if the function takes more than `most_time` of processor time. Throws grammar_busy if the function has not ended after
-  // an elapsed time of `most_wait`, or if it cannot begin because kMostAtWork abandoned functions still run. Also throws cancelled,
-  // out_of_memory, and what the function throws.
+  // Throws ErrorKind::grammar if the function takes more than `most_time` of processor time. Throws grammar_busy if the function has not
+  // ended after an elapsed time of `most_wait`, or if it cannot begin because kMostAtWork abandoned functions still run. Also throws
+  // cancelled, out_of_memory, and what the function throws.
   static void run(std::function<void()> work, const Cancel& cancel, std::chrono::nanoseconds most_time,
                   std::chrono::nanoseconds most_wait) {
     const auto end = std::chrono::steady_clock::now() + most_wait;
@@ -94,8 +93,8 @@ class DeepWork {
   static void forget_parent() { at_work_ = unseen_ = 0; }
 
  private:
-  // Waits until at_work_ is less than kMostAtWork, and adds one to it. Uses no mutex, because the mutex could be locked for ever in the
-  // child of a fork.
+  // Waits until at_work_ is less than kMostAtWork, and then adds one to at_work_. Uses no mutex, because in the child of a fork a mutex
+  // could stay locked for ever.
   static void await_turn(std::chrono::steady_clock::time_point end, const Cancel& cancel) {
     for (int now = at_work_.load();;) {
       if (now < kMostAtWork) {
@@ -150,8 +149,10 @@ class DeepWork {
 };
 
 // Makes a fork wait until no matcher is in use. A matcher changes while it computes a mask, and the child must not get a half-changed
-// matcher. A mask takes microseconds, and 0.2 s at worst. Before a fork, the hooks of newer objects run first. This object is older than
-// all schedulers, so its hook runs after their hooks. That order is necessary, because schedulers use matchers while they hold their locks.
+// matcher. A mask takes microseconds, and 0.2 s at worst.
+//
+// A fork must take the locks of all schedulers first, because a scheduler that holds its lock may wait for this object. So this object is
+// made before all schedulers. (Before a fork, the hooks of newer objects run first.)
 class MatchersAtWork {
  public:
   class Scope {
@@ -321,7 +322,8 @@ std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<
         llguidance::Matcher* matcher = library.new_matcher(&init, job->kind.c_str(), job->source.c_str());
         const std::shared_ptr<const CompiledGrammar> made(new CompiledGrammar(job->tokens, matcher));
         if (library.matcher_is_error(matcher)) fail(ErrorKind::grammar, message_of(library, matcher));
-        // Computes the first mask here, so that copies of the matcher contain what the library caches when it computes this mask.
+        // Computes the first mask now. While the library does this, it caches data in the matcher. Each copy of the matcher then begins
+        // with these data.
         std::vector<std::uint32_t> words(job->tokens->words());
         const std::size_t bytes = words.size() * sizeof(std::uint32_t);
         require(library.matcher_get_mask_byte_size(matcher) == bytes, "llguidance's masks have another size than this vocabulary's");

@@ -16,8 +16,8 @@ Inspector::Inspector(const PipelineBuilder& builder, std::function<Runtime&(cons
       preparing_(preparing),
       decodes_(builder.description().config.has_head) {}
 
-// Returns the pipeline that computes the queries and keys of `layer`, and builds it at the first call. Its stages for the embedding and for
-// the layers before `layer` are those of layer_by_layer_().
+// Returns the pipeline that computes the queries and keys of `layer`. The first call builds this pipeline. It shares the stages for the
+// embedding and for the layers before `layer` with the pipeline of layer_by_layer_().
 const Inspector::Queries& Inspector::queries(std::size_t layer, const Cancel& cancel) const {
   const std::vector<Pipeline::Stage>& layers = layer_by_layer_(cancel).pipeline.stages();
   const std::lock_guard<ProcessLock> lock(preparing_);
@@ -25,8 +25,8 @@ const Inspector::Queries& Inspector::queries(std::size_t layer, const Cancel& ca
   auto end = layers.begin();
   for (std::size_t before = 0; before <= layer; ++end) before += end->unfinished ? 0 : 1;
   std::vector<Pipeline::Stage> body(layers.begin(), end);
-  // Programs must be accessed with this lock held. If the process forks while another thread writes programs, the lock makes the child
-  // throw an error (ProcessLock).
+  // Programs must be accessed with preparing_ locked. If the process forks while another thread builds programs, locking preparing_ throws
+  // an error in the child (ProcessLock).
   const model::ModelProgram& program = builder_.programs().queries(layer);
   body.push_back(builder_.stage(builder_.device_of(layer), program, cancel));
   return queries_.emplace(layer, Queries{builder_.of(std::move(body)), program.attend}).first->second;
@@ -117,8 +117,8 @@ std::string Inspector::beyond_f16(std::size_t layer, std::span<const float> rows
   return {};
 }
 
-// For a decoder, computes only as many tokens of the text as a step may have rows. The reason is that the engine thread calls this
-// function, too, and computes no step for other requests in the meantime.
+// Runs a text layer by layer to find the layer after which a value is first not finite. In a decoder, runs only as many tokens as a step
+// may have rows. The engine thread calls this function, too, and then computes no step for other requests until it returns.
 std::string Inspector::where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types,
                                         const Cancel& cancel) const noexcept {
   try {
@@ -140,7 +140,8 @@ std::string Inspector::where_not_finite(std::span<const std::int32_t> ids, std::
     };
     run_layers(ids, types, look, cancel);
     if (!where.empty()) return where;
-    if (decodes_ && builder_.programs().kv_format() == KvFormat::f16) {  // run_layers() used no caches, so it rounded no number to F16
+    // Looks for keys and values that become infinite in F16. The run above could not find them, because it used no caches.
+    if (decodes_ && builder_.programs().kv_format() == KvFormat::f16) {
       const auto look_at_keys = [&](std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space) {
         if (where.empty()) where = beyond_f16(stage, rows, batch, space, cancel);
       };

@@ -13,7 +13,7 @@
 
 namespace pumice::engine {
 
-// Thread-safe.
+// Looks into the layers of one model. Any thread may call any function.
 class Inspector {
  public:
   // `layer_by_layer` returns the runtime of PipelineBuilder::layers(). `preparing` is the lock that is held while the model's programs are
@@ -31,7 +31,7 @@ class Inspector {
   void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
                      const Cancel& cancel) const;
 
-  // See Runtime::where_not_finite.
+  // Finds the layer after which a value is first not finite (Runtime::where_not_finite).
   std::string where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel) const noexcept;
 
  private:

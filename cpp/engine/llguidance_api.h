@@ -1,9 +1,9 @@
 // Declares the part of llguidance's C interface that is used here (https://github.com/guidance-ai/llguidance, parser/llguidance.h of
 // version 1.9).
 //
-// The Python package llguidance contains the library but no header, so the types are declared again here with the same layouts. Nothing is
-// linked against the library. Its functions are looked up in the shared library that Python has loaded. Only Python can load it, because it
-// needs Python's symbols.
+// The Python package llguidance contains the library but no header, so the types are declared again here with the same layouts. The engine
+// is not linked against the library. It looks up the functions after Python has loaded the library. Only Python can load the library,
+// because the library needs Python's symbols.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Matcher;
 
 using Tokenize = std::size_t (*)(const void* user, const std::uint8_t* bytes, std::size_t size, std::uint32_t* tokens, std::size_t most);
 
-struct TokenizerInit {  // LlgTokenizerInitV2; the library reads only its first struct_size bytes
+struct TokenizerInit {  // the library's type LlgTokenizerInitV2, of which the library reads only the first struct_size bytes
   std::size_t struct_size = sizeof(TokenizerInit);
   std::uint32_t vocab_size = 0, eos = 0;
   const std::uint32_t* token_lengths = nullptr;
@@ -34,15 +34,15 @@ struct TokenizerInit {  // LlgTokenizerInitV2; the library reads only its first 
   std::uint32_t more_eos_count = 0;
 };
 
-struct ParserLimits {  // LlgParserLimits
+struct ParserLimits {  // the library's type LlgParserLimits
   std::size_t items_in_row;
   std::uint64_t initial_lexer_fuel, step_lexer_fuel;
   std::size_t step_items, lexer_states, grammar_size;
   bool precompute_large_lexemes, verbose_errors;
 };
 
-// LlgConstraintInit. The library writes its defaults into this struct. The struct has no struct_size field, so a later version of the
-// library may write more fields than are declared here. `room` reserves space for them.
+// The library's type LlgConstraintInit. The library writes its defaults into this struct. A later version of the library may write more
+// fields than are declared here, because the struct has no field struct_size. `room` reserves space for them.
 struct MatcherInit {
   const Tokenizer* tokenizer = nullptr;
   std::uint32_t log_buffer_level = 0, log_stderr_level = 0;

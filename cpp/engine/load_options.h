@@ -36,7 +36,7 @@ struct LoadOptions {
   std::vector<PoolKind> pooling;
   std::vector<model::ModuleSpec> modules;         // the modules that follow the layers, in order; if empty, the file's modules are used
   model::MlmUse mlm_head = model::MlmUse::maybe;  // whether an encoder's MLM head, which computes sparse vectors, is loaded
-  // Ids that turn a decoder into a reranker, whose labels are the logits of these ids after a text's last token. Empty for other models.
+  // Ids that turn a decoder into a reranker. Its labels are the logits of these ids after a text's last token. Empty for other models.
   std::vector<std::int32_t> score_ids;
   // The task whose adapters are merged into the weights (model/adapters.h). The adapters are in the model's own file. Empty if no task is
   // named.
@@ -45,7 +45,7 @@ struct LoadOptions {
   std::shared_ptr<const files::ModelFile> assistant;  // the file of the model's assistant (model/assistant.h), or null
   bool sketch = true;         // whether a CPU makes a sketch of the output head if that makes decoding faster (cpu/sketch.h)
   bool mtp = true;            // whether the model's draft head is loaded, if the file has one (model::Config::draft)
-  bool allow_unread = false;  // see model::DescribeOptions::allow_unread
+  bool allow_unread = false;  // true if the file may have layers that the model does not use; otherwise they are an error
 
   // Returns the number of layers on all GPUs together, as gpu_layers or gpu_layers_each requests it. kAllLayers means all layers.
   std::optional<std::int64_t> asked_layers() const;

@@ -198,8 +198,8 @@ std::string Model::what_made_it(const LoadOptions& options) const {
   if (options.quantize) text += str(", quantize ", name(*options.quantize));
   if (!options.task.empty()) text += str(", task ", options.task);
   if (!options.lora.empty()) text += str(", adapters ", in_base(engine::fingerprint(options.lora), 16));
-  // Appends to `text` what pages hold for the side parts: the keys and values of a side part itself, or copies of those of a trunk layer
-  // that a side part attends to and that is not in the last stage.
+  // Appends which additional keys and values the pages hold for side parts. A draft head has keys and values of its own ("mtp"). An
+  // assistant attends to layers of the model. If such a layer is not in the last stage, the pages hold a copy of its keys and values.
   const std::size_t first = placement_.stages.back().first, layers = description_.config.layers.size();
   for (const model::SidePart& side : description_.sides) {
     if (side.reads.empty()) text += ", mtp";
@@ -260,7 +260,7 @@ constexpr TaskRow kTasks[] = {
     {Output::classes, "label_tokens()", "a classifier of tokens", [](const model::Description& d) { return d.labels_tokens(); }},
 };
 
-// Returns the call that fits a model best, for error messages.
+// Returns the Python call that fits a model best, for error messages.
 const char* main_call(const model::Description& d) {
   const Task task = d.labels > 0 ? (d.labels_tokens() ? Task::token_labels : Task::labels) : d.config.has_head ? Task::text : Task::vectors;
   return kTasks[static_cast<std::size_t>(task)].call;

@@ -52,8 +52,8 @@ class Model {
   const files::ModelFile& file() const { return *file_; }
   // Returns a number that identifies the contents of the file as they were loaded (engine/fingerprint.h).
   std::uint64_t fingerprint() const { return fingerprint_; }
-  // Returns a text with the version, the options and the devices. Together with the contents of the file, they determine the bits of keys
-  // and values.
+  // Returns a text with the version, the options and the devices. This text and the contents of the file together determine the bits of
+  // keys and values.
   const std::string& made_by() const { return made_by_; }
   // Returns a drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share one drafter, so that
   // their sequences are drafted in one batch. The drafter lives as long as any request uses it.
@@ -110,8 +110,8 @@ class Model {
   std::string made_by_;
   mutable ProcessLock drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
-  // These are the last members, so that they are destroyed first. The engine thread, which uses other members (where_not_finite), has then
-  // ended before those are destroyed.
+  // These two members are the last, so that they are destroyed first. This ends the engine thread before the members that the thread uses
+  // are destroyed (where_not_finite).
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
 };

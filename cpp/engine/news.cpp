@@ -12,7 +12,7 @@ namespace {
 
 using Delivery = RequestState::Delivery;
 
-// Maximum wait in let_read(). Python takes 0.05 to 0.3 ms to handle the news of a step.
+// Maximum time that let_read() waits for readers. Python takes 0.05 to 0.3 ms to handle the news of a step.
 constexpr auto kReading = std::chrono::microseconds(500);
 // Number of steps that do not wait for a reader after the reader was late. So a reader that is always late costs 0.5 ms in 17 steps.
 constexpr std::int32_t kSkipped = 16;
@@ -79,9 +79,9 @@ void NewsDesk::has_read(NewsReader& reader) {
   if (crowded_) back_->notify_one();
 }
 
-// A reader that wakes in the middle of a step takes a processor away from a thread of the device, and the device's other threads then wait
-// for that thread's part of the work. With SmolLM2 on two processors, this cost 14 % of the time per token. So readers run before the step.
-// If a reader is late, the next kSkipped steps do not wait for that reader.
+// Waits, before a step, until the readers have handled their news. Otherwise a reader would wake in the middle of the step and take a
+// processor away from a thread of the device. The device's other threads would then wait for that thread's part of the work. With SmolLM2
+// on two processors, this cost 14 % of the time per token. If a reader is late, the next kSkipped steps do not wait for that reader.
 void NewsDesk::let_read(SchedulerLock& lock, const Requests& requests) {
   if (!crowded_) return;
   const auto awaited = [](const NewsReader& reader) { return reader.reading && reader.skip == 0; };

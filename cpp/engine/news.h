@@ -33,7 +33,7 @@ class NewsDesk {
   // unread tokens can go on.
   std::vector<News> collect(RequestState& request);
   // Waits until a request has news, wake_pump() is called, or max_ms have passed. Returns the news of all queued requests. Unlocks `lock`
-  // before it drops the queue's references to requests, because a request that is destroyed thereby must be destroyed without the lock.
+  // before it drops the queue's references to requests, because a request must not be destroyed while the lock is held.
   std::vector<RequestNews> pump(SchedulerLock lock, double max_ms);
   void wake_pump();
   // Must be called when a reader has handled its news and asks for more.

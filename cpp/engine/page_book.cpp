@@ -35,7 +35,7 @@ bool PageBook::evict() {
 
 void PageBook::hold(std::int32_t page) {
   Page& p = pages_[page];
-  if (p.holders++ == 0) {  // the page was a kept page
+  if (p.holders++ == 0) {  // the page had no holders, so it was a kept page
     --kept_;
     leaves_.erase(leaf(page));
   }

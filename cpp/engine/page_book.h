@@ -27,7 +27,7 @@ class PageBook {
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t kept() const { return kept_; }
 
-  // Allocates memory for the bookkeeping of `pages` pages in all. After that, only enter() allocates memory for pages.
+  // Allocates memory for the bookkeeping of `pages` pages in all. After that, no function for pages except enter() allocates memory.
   void reserve(std::int64_t pages);
   void add(std::int64_t pages);  // raises size() to `pages`; the new pages are free
   std::int32_t take();           // takes a free page, which then has one holder; returns -1 if no page is free
@@ -40,8 +40,8 @@ class PageBook {
   PrefixTree::Match longest(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {
     return tree_.longest(name_of(parent, root), ids);
   }
-  // Inserts a held page into the tree, with the key `ids`, as a child of `parent`. If `parent` has a kept child without a state whose key
-  // is a prefix of `ids`, that child leaves the tree and becomes free, because the new page contains the same tokens.
+  // Inserts a held page into the tree, with the key `ids`, as a child of `parent`. If the key of a kept child of `parent` is a prefix of
+  // `ids`, the new page contains the same tokens. If that child has no state, it leaves the tree and becomes free.
   void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
 
   // Returns the child of page `parent` with exactly these ids, or -1 if there is none. If `parent` is -1, searches the first pages of the
@@ -82,8 +82,9 @@ class PageBook {
     std::uint64_t state_used = 0;  // value of clock_ when the state was attached or used
     PrefixTree::Entry entry;
   };
-  // A kept page without children. Leaves without a state are evicted before leaves with a state. Within each of these two groups, the least
-  // recently used leaf is evicted first. The three elements are: whether the page has a state, Page::used, and the page.
+  // A kept page without children. The three elements are: true if the page has a state, Page::used, and the page. Their order is the order
+  // of eviction: leaves without a state come before leaves with a state, and in each of these two groups the least recently used leaf comes
+  // first.
   using Leaf = std::tuple<bool, std::uint64_t, std::int32_t>;
   Leaf leaf(std::int32_t page) const { return {pages_[page].state >= 0, pages_[page].used, page}; }
   void detach(std::int32_t page);

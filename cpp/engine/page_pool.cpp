@@ -82,7 +82,7 @@ bool PagePool::grow() {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::out_of_memory && error.kind() != ErrorKind::out_of_device_memory) throw;
     if (have == 0) throw;
-    budget_pages_ = have;  // go on with the existing pages, some of which can be evicted
+    budget_pages_ = have;  // goes on with the existing pages, some of which can be evicted
     return false;
   }
   book_.add(wanted);
@@ -149,15 +149,15 @@ std::int32_t PagePool::take_state() {
   return book_.take_state();
 }
 
-// Takes a state for a snapshot. If no state is free and none can be evicted, returns -1. In that case, take_state() would reclaim a parked
-// table first.
+// Takes a state for a snapshot. Returns -1 if no state is free and none can be evicted. Unlike take_state(), never reclaims a parked table.
 std::int32_t PagePool::spare_state() {
   while (book_.free_states() == 0)
     if (!grow_states() && !book_.evict_state()) return -1;
   return book_.take_state();
 }
 
-// Adds or drops fresh states until the table has `states` of them. Returns false if the pool has too few states.
+// Adds or drops fresh states, which the next step writes, until the table has `states` of them. Returns false if the pool has too few
+// states.
 bool PagePool::fill_states(PageTable& table, std::int64_t states) {
   for (; static_cast<std::int64_t>(table.fresh_.size()) > states; table.fresh_.pop_back()) book_.drop_state(table.fresh_.back());
   while (has_states() && static_cast<std::int64_t>(table.fresh_.size()) < states) {
@@ -252,8 +252,8 @@ PagePool::Found PagePool::find(std::span<const std::int32_t> ids, std::uint64_t 
   return found;
 }
 
-// Shortens `found` so that it ends with the last page that has a state and whose ids all belong to the text. In a model with states, a text
-// can continue only from such a page.
+// Shortens `found` so that it ends at a position for which the tree has a state. In a model with states, a text can continue only from such
+// a position.
 void PagePool::find_state(Found& found, std::span<const std::int32_t> ids, std::uint64_t root) const {
   found.partial = -1;
   found.partial_tokens = 0;
@@ -309,9 +309,9 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
     if (found.partial >= 0) book_.drop(found.partial);
     throw;
   }
-  if (!enough && found.partial >= 0) {  // with a tiny budget, found.partial may be the only page left to take, so it is not copied
+  if (!enough && found.partial >= 0) {  // tries again without the copy, because with a tiny budget found.partial may be the only page left
     book_.drop(found.partial);
-    if (has_states()) {  // the full pages end without a state, so the whole text is computed
+    if (has_states()) {  // only found.partial had a state, so the whole text is computed
       drop_all(table);
       found.used = 0;
     }
@@ -443,8 +443,8 @@ void PagePool::publish_ended(PageTable& table, std::span<const std::int32_t> com
   }
 }
 
-// Leaves the state after a table's computed tokens in the tree. `rest` holds the last of these tokens, which do not fill a page. Their page
-// enters the tree together with the state. If the tree has an equal page already, only the state is attached to that page.
+// Leaves the state after a table's computed tokens in the prefix tree, attached to the page of the last token. `rest` holds the computed
+// tokens in a partly filled last page. That page enters the tree now, unless the tree has an equal page already.
 void PagePool::keep_end(PageTable& table, std::span<const std::int32_t> rest) {
   const auto full = static_cast<std::size_t>(table.published_);
   const std::int32_t last = full == 0 ? -1 : table.pages_[full - 1];
@@ -511,8 +511,8 @@ void PagePool::write_state(PageTable& table, std::span<const std::uint8_t> in) {
 }
 
 // ---------------------------------------------------------------- after a fork
-// The child does not have the parent's engine thread, so only parked tables keep their pages. Pages that running sequences held become kept
-// if they are in the prefix tree, else free.
+// Must be called in the child of a fork. The child does not have the parent's engine thread, so only parked tables keep their pages. Pages
+// of other tables become kept if they are in the prefix tree, else free.
 void PagePool::forget_parent() {
   ++process_;
   std::vector<std::int32_t> holders(static_cast<std::size_t>(book_.size()), 0), states(static_cast<std::size_t>(book_.states()), 0);

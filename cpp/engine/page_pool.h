@@ -44,17 +44,17 @@ class PageTable {
 
   // Returns the state after the table's computed tokens, or -1 if no token is computed or the model has no states.
   std::int32_t state() const { return state_; }
-  // Returns the states that the next step writes: the state after the step's last row, or, in a step with guesses, the states after the
-  // sequence's last id and after each guess.
+  // Returns the states that the next step writes. A step writes the state after its last row. A step with guesses writes the state after
+  // the sequence's last id and the state after each guess.
   std::span<const std::int32_t> fresh() const { return fresh_; }
   struct Snapshot {
-    std::int64_t tokens;  // `state` is the state after this many tokens of the text; they fill whole pages
+    std::int64_t tokens;  // `state` is the state after this many tokens of the text; these tokens fill whole pages
     std::int32_t state;
   };
   // Returns the states that the next step writes for the prefix tree, ascending by tokens.
   std::span<const Snapshot> snapshots() const { return snapshots_; }
-  // Returns how many of the text's tokens, in full pages, were in the prefix tree when the pages were acquired. In a model with states, the
-  // sequence may have to compute some of them again, because the tree has states only at some positions.
+  // Returns how many of the text's tokens were found in full pages of the prefix tree when the pages were acquired. In a model with states,
+  // the sequence may have to compute some of these tokens again, because the tree has states only at some positions.
   std::int64_t known() const { return known_; }
 
  private:
@@ -92,8 +92,8 @@ class PagePool {
   // Allocates pages for all of `ids` in an empty table. Pages that are in the prefix tree are shared. Returns how many ids, from the first
   // on, are already computed. This number is at most `sharable`, and less than ids.size(), so that the last id is computed and yields
   // logits. `spare` is the number of pages that must be left for other sequences. `stage` is the stage of the text's rope
-  // (Runtime::rope_stage). It is needed because only texts of the same stage share pages. If there are too few pages now, acquire() returns
-  // nullopt and leaves the table empty.
+  // (Runtime::rope_stage), because only texts with the same stage share pages. If there are too few pages now, returns nullopt and leaves
+  // the table empty.
   std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable = kAll,
                                       std::int64_t spare = 0, std::int64_t stage = 0);
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
@@ -109,23 +109,22 @@ class PagePool {
   // sequence has entered an equal page in the meantime, the table takes that page in place of its own. Both pages contain the same bits,
   // because equal texts have equal keys and values.
   void publish(PageTable& table, std::span<const std::int32_t> computed);
-  // The next three functions do nothing in a model without states.
   // Must be called before a step. For each element n of `tokens`, takes a state for a snapshot after the first n tokens of the text, until
-  // no state is left. The elements must ascend and be multiples of kPageTokens.
+  // no state is left. The elements must ascend and be multiples of kPageTokens. Like advance() and keep_state(), does nothing in a model
+  // without states.
   void plan_snapshots(PageTable& table, std::span<const std::int64_t> tokens);
   // Must be called after a step. Removes the first state from fresh() and makes it state(), the state after the table's computed tokens.
   void advance(PageTable& table);
-  // Leaves the table's state in the prefix tree. It must be the state after `tokens` tokens, which must fill published pages.
+  // Leaves the table's state in the prefix tree. The state must be the one after `tokens` tokens, which must fill published pages.
   void keep_state(PageTable& table, std::int64_t tokens);
 
   // Empties a table. Its pages with the `computed` ids, and its state, stay in the prefix tree until they are evicted.
   void release(PageTable& table, std::span<const std::int32_t> computed);
   void release(PageTable& table) { release(table, {}); }
 
-  // read() copies the keys and values of a table's pages, beginning with page index `first`, to `out` as bytes (CacheSet::read_pages).
-  // write() copies such bytes back to the pages. Both are used to save and load prefix files. write() may only write pages that are not
-  // published, which have an index of unpublished() or more. read_state() and write_state() do the same for the state after the table's
-  // tokens (CacheSet::read_state).
+  // read() copies the bytes of the table's pages, from index `first` on, to `out` (CacheSet::read_pages). write() copies such bytes back.
+  // It may write only pages with an index of unpublished() or more, because other tables may share the published pages. read_state() and
+  // write_state() do the same for the state after the table's tokens (CacheSet::read_state). These functions save and load prefix files.
   void read(const PageTable& table, std::size_t first, std::span<std::uint8_t> out);
   void write(PageTable& table, std::size_t first, std::span<const std::uint8_t> in);
   static std::size_t unpublished(const PageTable& table) { return static_cast<std::size_t>(table.published_); }
@@ -135,9 +134,9 @@ class PagePool {
   std::uint64_t state_bytes() const { return units_.state_bytes; }
   bool has_states() const { return units_.state_bytes > 0; }
 
-  // park() must be called for a sequence that takes part in no further step for now. The pages of a parked table are reclaimed if the pool
-  // has no other pages, so that such a sequence never blocks another one. unpark() returns false if the pages were reclaimed. The table is
-  // then empty, and the sequence must be computed again.
+  // park() must be called for a sequence that takes part in no further step for now. If the pool has no other pages, it reclaims the pages
+  // of parked tables, so that such a sequence never blocks another one. If this has happened, unpark() returns false, and the table is
+  // empty. The sequence must then be computed again.
   void park(PageTable& table);
   bool unpark(PageTable& table);
 
@@ -160,7 +159,7 @@ class PagePool {
   struct Found {
     std::vector<std::int32_t> pages;  // full pages in the tree that the text begins with
     std::size_t used = 0;             // how many of `pages` need not be computed again
-    // A page that follows the used pages, and of which the text can use fewer than kPageTokens tokens. -1 if there is no such page.
+    // The page after the used pages, if the text begins with only a part of its tokens. -1 if there is no such page.
     std::int32_t partial = -1;
     std::int32_t partial_tokens = 0;  // number of tokens of `partial` that belong to the text
     std::int32_t state_page = -1;     // the page from whose state the text continues; -1 if there is none

@@ -1,5 +1,5 @@
 // A Pipeline runs a model on its devices: first the stages of the body, in order, then the head. A stage is a range of consecutive layers
-// on one device, or a part of them (engine/stage_parts.h), and its output rows are the input of the next stage. The scheduler and the
+// on one device, or a part of such a range (engine/stage_parts.h). Its output rows are the input of the next stage. The scheduler and the
 // embedder pass ids in and get hidden rows or logits back.
 #pragma once
 
@@ -55,7 +55,7 @@ class Pipeline {
     std::shared_ptr<const Executable> executable;
     std::int32_t input_width = 0;   // floats per row; 0 if the input is ids
     std::int32_t output_width = 0;  // floats per row
-    std::int32_t ranks = 0;         // Backend::ranks() if the stage runs Pipeline::top(), otherwise 0
+    std::int32_t ranks = 0;         // number of largest logits that the stage finds in a row, if it runs Pipeline::top(); otherwise 0
     bool unfinished = false;        // true if the next stage runs the rest of the same layers, so that the output rows are not hidden rows
   };
   // The programs of a draft head (model::Config::draft) or of an assistant (model/assistant.h). `first` runs the layers for an id that was
@@ -63,8 +63,8 @@ class Pipeline {
   // rows that `first` and `next` return.
   struct Draft {
     Stage first, next, logits;
-    // True for an assistant, which stores no keys and values. All guesses of an assistant in a step have the position of the sequence's
-    // last id. False for a draft head, which stores keys and values for each guess. Its guesses have consecutive positions.
+    // True for an assistant, which stores no keys and values. So all its guesses in a step have the position of the sequence's last id.
+    // False for a draft head, which stores keys and values for each guess. So its guesses have consecutive positions.
     bool fixed = false;
   };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
@@ -74,8 +74,8 @@ class Pipeline {
   std::int32_t hidden_size() const { return hidden_size_; }  // number of columns in the rows of body()
   std::int32_t vocab_size() const { return vocab_size_; }    // number of columns in the rows of head(); 0 if there is no head
 
-  // Returns the device with the fewest workers. A solo run needs one worker of each device, so the number of this device's workers limits
-  // how many solo runs can go on at the same time.
+  // Returns the device with the fewest workers. A run of Crew::solo needs one worker of each device, so the number of this device's workers
+  // limits how many such runs can go on at the same time.
   Backend& narrowest() const { return *narrowest_; }
   // Returns the device with the most workers. Its workers also do work that is not part of the model, such as choosing tokens.
   Backend& widest() const { return *widest_; }
@@ -90,24 +90,24 @@ class Pipeline {
   void body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
   // Computes the logits of each hidden row. `logits` has the shape rows x vocab_size().
   void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
-  // For each hidden row, top() computes the largest logits among the ids that `lists` allows, and the logits of the ids that `lists` names
-  // as reported (Top in core/ops.h). `out` has the shape rows x top_columns(). If the caller needs more than the ranks() largest logits,
-  // head() is as fast or faster. If ranks() is 0, top() must not be called.
+  // Computes from each hidden row the largest logits among the allowed ids, and the logits of the reported ids. `lists` holds these ids
+  // (Batch::allowed, Batch::reported). `out` has the shape rows x top_columns(), and Top in core/ops.h describes its rows. top() finds at
+  // most ranks() largest logits. If the caller needs more, head() is as fast or faster. If ranks() is 0, top() must not be called.
   std::int32_t ranks() const { return top_.ranks; }
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
   // Runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` is computed from batch.ids[i] and from
   // row i of `in`. If `after_trunk` is true, row i of `in` is the body's hidden row at the position before that of batch.ids[i]. If it is
-  // false, row i of `in` is the output row of this function from which the id was guessed. A draft head stores keys and values in the pages
-  // of the batch's segments, in a cache that only the draft head reads. draft_logits() computes the logits of the output rows.
+  // false, row i of `in` is the output row of an earlier call, from which batch.ids[i] was guessed. A draft head stores keys and values in
+  // the pages of the batch's segments, in a cache that only the draft head reads. draft_logits() computes the logits of the output rows.
   bool drafts() const { return draft_.first.executable != nullptr; }
   bool drafts_from_one_position() const { return draft_.fixed; }
   std::int32_t draft_width() const { return draft_.logits.input_width; }  // number of columns in the output rows of draft()
   void draft(RunSpace& space, CacheSet& caches, const Batch& batch, bool after_trunk, std::span<const float> in, std::span<float> out,
              const Cancel& cancel) const;
   void draft_logits(RunSpace& space, std::span<const float> rows, std::span<float> logits, const Cancel& cancel) const;
-  // Computes for each i the log-probability of token targets[i] under the logits of hidden row i. Needs no memory for the logits of all
-  // rows.
+  // Computes for each i the log-probability of token targets[i] under the logits of hidden row i. The logits of all rows are never in
+  // memory at once.
   void log_probs(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
                  const Cancel& cancel) const;
 

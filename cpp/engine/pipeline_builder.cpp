@@ -12,14 +12,14 @@ using model::Output;
 
 namespace {
 
-// Returns the programs of a side part, in the order of Pipeline::Draft.
+// Returns the three programs of a side part (a draft head or an assistant), in the order of Pipeline::Draft.
 std::array<const ModelProgram*, 3> side_programs(const ModelPrograms& programs, const StagePlan& last, std::size_t side) {
   return {&programs.side(side, last.first, true), &programs.side(side, last.first, false), &programs.side_logits(side)};
 }
 
-// Returns the program `draft` of the draft head's layer, changed to use the caches of `shares`, which is the last part of the last stage.
-// The last cache of this part belongs to the draft head. If the stage is cut into parts, this part has fewer caches than the stage, so the
-// cache ids of `draft` must change.
+// Returns a copy of `draft`, the program of the draft head's layer, that uses the caches of `shares`. `shares` is the last part of the last
+// stage, and its last cache belongs to the draft head. The copy needs other cache ids than `draft`, because `draft` counts the caches of
+// the whole stage, and the last part may have fewer.
 ModelProgram with_last_cache(ModelProgram draft, const Program& shares) {
   draft.program.caches = shares.caches;
   const auto last = static_cast<CacheId>(shares.caches.size() - 1);

@@ -25,14 +25,14 @@ std::vector<PlacedProgram> placed_programs(const model::ModelPrograms& programs,
 // Returns the output that load() prepares, which is Output::selected for a decoder with a head and Output::pooled for an encoder.
 model::Output main_output(const model::Description& description);
 
-// The arguments must outlive this object.
+// Builds the pipelines of one model. The arguments of the constructor must outlive this object.
 class PipelineBuilder {
  public:
   PipelineBuilder(const model::ModelPrograms& programs, const Placement& placement, const StageParts& parts,
                   const std::vector<std::shared_ptr<const DeviceWeights>>& weights, Compute compute);
 
   Pipeline of(model::Output output, const Cancel& cancel) const;
-  Pipeline layers(const Cancel& cancel) const;  // has one stage for the embedding, and one for each layer
+  Pipeline layers(const Cancel& cancel) const;  // returns a pipeline with one stage for the embedding, and one for each layer
   Pipeline of(std::vector<Pipeline::Stage> body) const;
   Pipeline::Stage stage(std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   std::size_t device_of(std::size_t layer) const;  // index in Placement::devices

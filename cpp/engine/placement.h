@@ -21,10 +21,10 @@
 namespace pumice::engine {
 
 struct PlacementRow {
-  // "embedding", "layer 0", ..., "head", "sketch of the head", "draft head" or "assistant", "modules", "classifier", "MLM head"
+  // The part of the model, for example "embedding", "layer 0", "experts of layer 0", "head" or "draft head".
   std::string name;
   std::string device;
-  std::uint64_t weights = 0;  // bytes as packed on the device; 0 for a head that shares the embedding's weights
+  std::uint64_t weights = 0;  // bytes of the weights as packed on the device; 0 for a head that shares the embedding's weights
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
   std::uint64_t state = 0;    // bytes of one state of recurrent layers
   std::string formats;        // formats of the weights, for example "Q4_K, Q6_K"
@@ -57,11 +57,12 @@ struct Placement {
   // The largest k for which the head's device finds the k largest logits of a row faster than the host (Backend::ranks). It is at most
   // model::kTopLogits, and 0 if the host is always faster.
   std::int32_t ranks = 0;
-  // The side parts that the last stage's device runs, as indices in Description::sides. If a part does not run, `why_no_side` says why.
+  // The side parts (a draft head or an assistant) that the last stage's device runs, as indices in Description::sides. If a side part does
+  // not run, `why_no_side` says why.
   std::vector<std::size_t> sides;
   std::string why_no_side;
-  // True for an encoder, and for a decoder whose options or files say how its rows are pooled. Scratch is then large enough for the batches
-  // of encode().
+  // True if the model is meant for encode(), so that scratch must be large enough for its batches. This is so for an encoder, and for a
+  // decoder whose options or files say how its rows are pooled.
   bool encodes_first = false;
   std::vector<std::string> notes;  // texts that say what was limited or did not fit, and which setting changes that
   // The reasons why results differ from those of the original model. Each reason begins with "lacks" or "has".

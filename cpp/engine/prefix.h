@@ -38,7 +38,7 @@ class PrefixTree {
   Match longest(std::uint64_t parent, std::span<const std::int32_t> ids) const;
   // Returns the child of `parent` with exactly these ids, or -1 if there is none.
   std::int32_t find(std::uint64_t parent, std::span<const std::int32_t> ids) const;
-  // Inserts a page. Its key must be new.
+  // Inserts a page as a child of `parent`. `parent` must not have a child with the same ids yet.
   Entry insert(std::uint64_t parent, std::span<const std::int32_t> ids, std::int32_t page);
   void erase(Entry entry) { pages_.erase(entry); }
   std::size_t size() const { return pages_.size(); }

@@ -77,7 +77,7 @@ class ReasoningBudget final : public TokenFilter {
   std::int64_t reasoning_cut() const override { return cut_; }
 
  private:
-  // Whether the end of the text is outside of reasoning, inside of reasoning, or where no reasoning can follow any more (over).
+  // Where the answer so far ends: outside of reasoning, inside of reasoning, or where no reasoning can follow any more (over).
   enum class Place : std::uint8_t { outside, inside, over };
 
   void enter() {
@@ -141,7 +141,7 @@ class ReasoningBudget final : public TokenFilter {
   std::shared_ptr<const ReasoningMarks> marks_;
   std::int64_t most_, spent_ = 0;  // maximum number of reasoning tokens, and number of reasoning tokens so far
   std::int64_t taken_ = 0;         // number of tokens of the answer so far
-  std::int64_t cut_ = -1;          // value of reasoning_cut()
+  std::int64_t cut_ = -1;          // index of the first token after the budget was used up; -1 before that (reasoning_cut)
   Place place_ = Place::outside;
   bool ending_ = false;             // true if close_ids[spelt_] is the only token that may come next
   std::size_t spelt_ = 0;           // number of close_ids that the text ends with already; used while ending_ is true

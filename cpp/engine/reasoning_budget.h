@@ -36,8 +36,8 @@ class Marker {
   std::vector<std::size_t> shorter_;  // shorter_[i] is shorter(i + 1)
 };
 
-// How the answers of a model mark reasoning. All requests share this object. If a marker contains a special token, it has the token's text
-// without the first byte 0xFF (TokenBytes).
+// How the answers of a model mark reasoning. All requests share this object. In a marker, a special token is spelt as its text, without the
+// first byte 0xFF (TokenBytes).
 struct ReasoningMarks {
   std::shared_ptr<const TokenBytes> tokens;
   Marker open, close;

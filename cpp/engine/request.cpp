@@ -29,7 +29,7 @@ void Request::start(std::uint64_t tag, std::int32_t steps) {
   scheduler_.join(*state_);
   if (state_->delivery == Delivery::asked) state_->delivery = Delivery::pumped;
   state_->tag = tag;
-  scheduler_.news_.tell(*state_);  // a request without sequences has ended already, and no step will wake its reader
+  scheduler_.news_.tell(*state_);  // needed if the request has no sequences, because no step will then wake its reader
 }
 
 void Request::hold(bool held) {

@@ -99,9 +99,9 @@ std::uint64_t system_seed() {
   return std::uint64_t{device()} << 32 | device();
 }
 
-// Assigns random streams to the sequences of a call. Sequences with the same seed and the same prompt get streams 0, 1, 2, ...; every other
-// pair of seed and prompt starts with stream 0 again. So a prompt gets the same tokens as in a call without the other prompts, and a prompt
-// that is given twice gets two different answers.
+// Assigns a random stream to each sequence of a call. Sequences with the same seed and the same prompt get streams 0, 1, 2, ..., so that a
+// prompt that is given twice gets two different answers. Any other pair of seed and prompt starts with stream 0 again, so that a prompt
+// gets the same tokens as in a call without the other prompts.
 class Streams {
  public:
   std::uint64_t next(std::uint64_t seed, std::span<const std::int32_t> prompt) { return used_[{seed, prompt}]++; }

@@ -85,8 +85,8 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   std::deque<Sequence> sequences;
 
   Life life = Life::resting;
-  Clock::time_point start = Clock::time_point::max();     // set when the request joins the batch for the first time
-  Clock::time_point deadline = Clock::time_point::max();  // set together with `start`
+  Clock::time_point start = Clock::time_point::max();     // when the request joined the batch for the first time; max() before that
+  Clock::time_point deadline = Clock::time_point::max();  // when max_seconds have passed after `start`; max() if there is no such limit
   std::exception_ptr error;                               // the error that ended the request; thrown when all news have been taken
   Timings timings;
 

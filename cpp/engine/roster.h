@@ -39,8 +39,8 @@ class Roster {
   // Must be called after each step, even if the step failed. Ends the sequences that are marked as leaving.
   void step_is_over();
   // Returns the pages that ended sequences have in the caches of their draft models. The caller must release these pages without the
-  // scheduler's lock, because no thread may take a lock of another model while it holds this lock. (A fork takes the locks of all models,
-  // in an order that depends on when the models were made. So such a thread and the forking thread could wait for each other for ever.)
+  // scheduler's lock. Otherwise the caller would take a lock of another model while it holds this lock, and a fork may take the two locks
+  // in the other order. Both threads would then wait for each other for ever.
   std::vector<std::unique_ptr<Drafted>> take_drafted() { return std::exchange(drafted_, {}); }
   // Returns the requests that have left the batch. The caller must destroy them without the scheduler's lock, because a request may be the
   // last owner of its draft model.

@@ -21,8 +21,8 @@ RunSpaces::RunSpaces(const Pipeline& pipeline)
   for (Shelf* each : {&team_, &solo_}) each->idle.reserve(static_cast<std::size_t>(each->limit));
 }
 
-// Must be called in the child of a fork. Spaces in use and waiting calls belong to threads of the parent, which the child does not have.
-// The condition variable is leaked, because a condition variable with waiters must not be destroyed.
+// Must be called in the child of a fork. Forgets the spaces in use and the waiting calls, because they belong to threads that the child
+// does not have. The condition variable is leaked, because a condition variable with waiters must not be destroyed.
 void RunSpaces::forget_parent() {
   (void)returned_.release();
   returned_ = std::make_unique<Condition>();
@@ -120,8 +120,8 @@ bool Runtime::body(RunSpace& space, const Batch& batch, std::span<float> out, co
 }
 
 std::int64_t Runtime::rope_stage(std::int64_t length) const {
-  // Adds the stages of all ropes. If two lengths have the same sum, each rope has the same stage for both lengths, because no rope's stage
-  // is lower for a longer text.
+  // Returns the sum of the stages of all ropes. If two lengths have the same sum, each rope has the same stage for both lengths, because no
+  // rope's stage is lower for a longer text.
   std::int64_t sum = 0;
   for (const RopeTable& rope : ropes) sum += rope.stage(length);
   return sum;

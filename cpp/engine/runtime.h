@@ -20,9 +20,9 @@
 
 namespace pumice::engine {
 
-// Lends run spaces to calls. Spaces are made when they are first needed, and later calls reuse them. There are two spaces for team runs
-// (Crew::team). A device runs one team at a time, but the second space lets another caller prepare its run during that time. There is one
-// set of spaces for solo runs. A call that finds no free space waits, and calls get spaces in the order in which they came.
+// Lends run spaces to calls. Spaces are made when they are first needed, and later calls reuse them. There are two spaces for runs of
+// Crew::team. A device does one such run at a time, but the second space lets another caller prepare its run during that time. There is one
+// set of spaces for runs of Crew::solo. A call that finds no free space waits, and calls get spaces in the order in which they came.
 class RunSpaces {
  public:
   explicit RunSpaces(const Pipeline& pipeline);
@@ -85,11 +85,12 @@ class Pace {
   // Returns the maximum number of rows in a step, for all kinds of rows together. It is kPlannedRows at first, and less after a device has
   // had too little memory for a run.
   std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
-  void measured(std::int32_t rows, double seconds);  // enters that the body took `seconds` for `rows` rows
+  void measured(std::int32_t rows, double seconds);  // records that the body took `seconds` for `rows` rows
   void too_many(std::int32_t rows);  // lowers most() to rows / 2, because a run of `rows` rows did not fit into a device's memory
-  // Enters that the head took `seconds` for `rows` rows of a text.
+  // Records that the head took `seconds` for `rows` rows of a text.
   void measured_heads(std::int32_t rows, double seconds);
-  // Returns how many prompt rows take as long as one row for which the head is computed, too. Returns 2 before the first measurement.
+  // Returns how many prompt rows, for which no head is computed, take as long as one row with the head. Returns 2 before the first
+  // measurement.
   double text_price() const;
 
  private:

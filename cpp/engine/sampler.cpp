@@ -266,8 +266,9 @@ void Sampler::keep_best(std::size_t count) {
   std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
 }
 
-// Keeps the fewest candidates, best rank first, whose weights add up to at least `mass`. Does not sort all candidates. Instead, a histogram
-// over ranks shows in which bin the sum reaches `mass`, and repeated halving finds the last kept candidate in that bin.
+// Keeps the best candidates, only as many as needed for a total weight of at least `mass`. Does not sort all candidates. Instead, a
+// histogram over ranks shows in which bin the sum of weights reaches `mass`, and repeated halving finds the last kept candidate in that
+// bin.
 void Sampler::keep_mass(double mass) {
   constexpr int kBins = 1024;
   const auto [least, most] = std::minmax_element(candidates_.begin(), candidates_.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
@@ -275,7 +276,7 @@ void Sampler::keep_mass(double mass) {
   const auto bin = [&](const Candidate& c) { return static_cast<int>((top - c.rank) * per_bin); };
   std::array<double, kBins> weights{};
   for (const Candidate& c : candidates_) weights[bin(c)] += c.weight;
-  double above = 0;  // sum of the weights in better bins; the loop below adds the weights of the candidates before `low`
+  double above = 0;  // sum of the weights of all candidates in better bins, and later also of those before `low`
   int reached = 0;
   while (reached < kBins - 1 && above + weights[reached] < mass) above += weights[reached++];
   while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // corrects a rounding error that led past the last used bin
@@ -298,8 +299,8 @@ void Sampler::keep_mass(double mass) {
   std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
 }
 
-// Ranks candidates by how near their surprise is to the entropy, and keeps the best candidates that have `typical_p` of the mass. The kept
-// candidates are then ranked by logit again.
+// Applies typical sampling. Ranks candidates by how near their surprise is to the entropy, and keeps the best candidates that have
+// `typical_p` of the mass. The kept candidates are then ranked by logit again.
 void Sampler::keep_typical(float typical_p, float scale) {
   double total = 0, weighted = 0;
   for (const Candidate& c : candidates_) {
@@ -494,8 +495,9 @@ void Sampler::log_probs(std::span<const float> logits, std::int32_t count, Choic
 }
 
 // ---------------------------------------------------------------- from a device's ranking
-// Makes candidates of the reported ids, with penalties and bias applied as in patch(), and of the ids that Top has ranked. Ids that are not
-// allowed are left out. max_ becomes the largest logit of the candidates, which is also the largest allowed logit of the whole row.
+// Makes candidates of the reported ids and of the ids that Top has ranked, except ids that are not allowed. Logits of reported ids get
+// their penalties and bias, as in patch(). max_ becomes the largest logit of the candidates, which is also the largest allowed logit of the
+// whole row.
 void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, const TokenCounts& seen) {
   candidates_.clear();
   const auto add = [&](float logit, std::int32_t id) { candidates_.push_back({logit, 0.0f, logit, id}); };
@@ -568,7 +570,7 @@ void Sampler::choose(const SamplingParams& params, std::span<float> logits, cons
     choice.id = pick(logits, draw);
     choice.mu = mu_;
   }
-  allowed_ = {};  // log-probabilities are computed over the whole row
+  allowed_ = {};  // allows all ids, because log-probabilities are computed over the whole row
   if (params_->logprobs >= 0) log_probs(around.raw.empty() ? logits : around.raw, params_->logprobs, choice);
 }
 

@@ -63,11 +63,11 @@ Costs::Costs(const model::ModelPrograms& programs, const LoadOptions& options, c
       encodes_first_(!generates_ || !options.pooling.empty() || d_.config.pooling),
       places_(devices.begin(), devices.end()),
       rows_(kPlannedRows) {
-  // A device that uses the machine's memory can use no more of it than the CPU, whose backend knows the limits of this process.
+  // A device that uses the machine's memory can use no more of that memory than the CPU, whose backend knows the limits of this process.
   for (Place& place : places_)
     if (place.in_host_memory && places_.front().is_cpu) place.free = std::min(place.free, places_.front().free);
-  // Scratch must suffice for the batches of encode(). They are as large as the largest batch_rows() of all devices, even on devices with a
-  // smaller batch_rows().
+  // Scratch must suffice for the batches of encode(). A batch is as large as the largest batch_rows() of all devices, even on devices with
+  // a smaller batch_rows().
   for (const Place& place : places_)
     if (encodes_first_) rows_ = std::max(rows_, place.backend->batch_rows());
   shares_.assign(layers_, std::vector<bool>(layers_));
@@ -104,12 +104,13 @@ Costs::Measured Costs::measure(const Place& place) const {
   };
   for (const model::EndOutput& each : ends_) {
     m.ends.push_back(behind_layers(each.output));
-    // cost() has counted the output row of only one text, but a micro-batch may have up to kMostPooled values in its output rows.
+    // Adds scratch for the output rows of sparse vectors. cost() has counted the row of only one text, but a micro-batch may have up to
+    // kMostPooled values in its output rows.
     std::uint64_t& scratch = m.ends.back().scratch;
     if (each.output == Output::sparse) scratch = plus(scratch, kMostPooled * sizeof(float));
   }
   if (has_experts()) measure_experts(place, m);
-  // The program of layer 0 includes the embedding. Its weights are subtracted, because the embedding counts as a part of its own.
+  // Subtracts the weights of the embedding from layer 0, because they are included in its program but count as a part of their own.
   for (std::vector<Cost>* layers : {&m.layers, &m.others})
     if (!layers->empty()) layers->front().weights = less(layers->front().weights, m.embedding.weights);
   if (generates_) measure_head(place, m);
@@ -123,7 +124,7 @@ void Costs::measure_experts(const Place& place, Measured& m) const {
   const auto is_experts = [](const Op& op) { return std::holds_alternative<Experts>(op); };
   try {
     cut_program(programs_.body(0, layers_, Output::hidden).program, programs_.shapes(),
-                is_experts);  // cut_program() throws if two layers share a cache
+                is_experts);  // called only because it throws if two layers share a cache
     for (std::size_t l = 0; l < layers_; ++l) {
       for (const ProgramPart& part : cut_program(program(l).program, programs_.shapes(), is_experts)) {
         Cost& sum = (part.apart ? m.experts : m.others)[l];
@@ -137,7 +138,7 @@ void Costs::measure_experts(const Place& place, Measured& m) const {
   }
 }
 
-// The head's programs share weights and one workspace, so the scratch of the head is the largest scratch of these programs.
+// Measures the head. Its programs share weights and one workspace, so its scratch is the largest scratch of these programs.
 void Costs::measure_head(const Place& place, Measured& m) const {
   const auto cost = [&](const ModelProgram& p) {
     return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
@@ -180,7 +181,7 @@ std::uint64_t Costs::step_bytes() const {
   return sum;
 }
 
-// Returns whether a side part computes logits with a matrix that the trunk's head does not have.
+// Returns true if a side part (a draft head or an assistant) computes logits with a matrix that the model's own head does not have.
 bool Costs::has_own_head(std::size_t side) const {
   const std::vector<bool>&own = programs_.side_logits(side).matrices, &head = programs_.head().matrices;
   for (std::size_t m = 0; m < own.size(); ++m)
@@ -188,14 +189,14 @@ bool Costs::has_own_head(std::size_t side) const {
   return false;
 }
 
-// Returns the cost of a side part. Cost::page and Cost::state are the bytes that the trunk's last stage keeps for the part: the part's own
-// keys and values, which the stage computes for all rows, or keys and values of earlier layers.
+// Returns the cost of a side part (a draft head or an assistant). Cost::page and Cost::state are the bytes that the last stage stores in
+// addition, for this part. These are the part's own keys and values, or those of earlier layers that the part attends to.
 Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side) const {
   const auto cost = [&](const ModelProgram& p, std::int64_t rows) {
     return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, rows);
   };
   const Cost last = cost(end(Output::selected), rows_);
-  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // includes all matrices of `first`
+  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // this program uses all matrices that `first` uses
   const Cost first = cost(programs_.side(side, layers_ - 1, true), kGuessedRows);
   const Cost logits = cost(programs_.side_logits(side), head_rows(d_.vocab_size));
   sum.scratch = std::max({sum.scratch, first.scratch, last.scratch, logits.scratch});
@@ -205,9 +206,9 @@ Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side
   return sum;
 }
 
-// Returns the cost of a side part in a stage that begins with layer `first`. The part needs a second copy of the embedding's matrix if the
-// stage has neither the embedding nor a head that shares this matrix. The trunk's keys and values that the part attends to cost nothing if
-// layers of the stage have them anyway.
+// Returns the cost of a side part in a stage that begins with layer `first`. The part uses the embedding's matrix, and needs a copy of it
+// if the stage has neither the embedding nor a head with the same matrix. The part may attend to layers of the model. Their keys and values
+// cost nothing if layers of the stage have them anyway.
 Cost Costs::side(std::size_t place, std::size_t first, std::size_t side) const {
   const Measured& m = measured_[place];
   Cost cost = m.sides[side];
@@ -231,12 +232,12 @@ std::vector<bool> Costs::side_matrices(std::size_t side) const {
   return used;
 }
 
-// If several layers read the keys and values of one layer, measure() has counted a cache for each of them. But a stage has this cache only
-// once, so only the first of these layers in the stage counts its bytes.
+// Returns the cost of a layer in a stage that begins with layer `first`. If several layers of the stage use the same weights or the same
+// keys and values, only the first of them counts these bytes.
 Cost Costs::layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const {
   const Measured& m = measured_[place];
   Cost cost = layer < first + away ? m.others[layer] : m.layers[layer];
-  const std::size_t loop = d_.config.layers_in_file();  // number of layers after which the same weights are used again
+  const std::size_t loop = d_.config.layers_in_file();  // layers l and l + loop use the same weights
   if (layer > first && (shares_[layer][first] || layer >= first + loop)) cost.weights = 0;
   for (std::size_t l = first; l < layer; ++l) {
     if (d_.config.cache_of(l) == d_.config.cache_of(layer)) cost.page = 0;

@@ -66,7 +66,8 @@ class Costs {
   // The functions below return costs. `place` is an index in places(), and `first` is the first layer of that place's stage. The experts of
   // the stage's first `away` layers are on another place.
   Cost embedding(std::size_t place) const { return measured_[place].embedding; }
-  // If layers of a stage share weights, or if several layers read the same keys and values, only the first such layer counts these bytes.
+  // Returns the cost of a layer. If several layers of a stage share weights, or read the same keys and values, only the first of them
+  // counts these bytes.
   Cost layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const;
   // Returns the cost of the layers first, ..., last - 1 together, of the embedding if `first` is 0, and of ends() if `last` is the number
   // of layers.
@@ -75,8 +76,8 @@ class Costs {
   std::uint64_t least_experts(std::size_t place, std::size_t layer) const { return measured_[place].layers[layer].experts_least; }
   // Returns the parts of the model that follow the last layer, in the order of Placement::rows.
   std::vector<End> ends(std::size_t place, std::size_t first, std::size_t away) const;
-  // Returns whether a stage with the last layer can run a side part. A part that attends to the trunk's layers needs all of their caches in
-  // one program. So it cannot run in a stage that is cut into several programs because experts are on another place.
+  // Returns true if the stage with the last layer can run a side part. A part that attends to the model's layers needs all of their caches
+  // in one program. If experts are on another place (away > 0), the stage is cut into several programs, so this part cannot run.
   bool runs(const model::SidePart& side, std::size_t away) const { return away == 0 || side.reads.empty(); }
   std::int32_t ranks(std::size_t place) const { return measured_[place].ranks; }  // Placement::ranks for a head on this place
 
@@ -87,13 +88,13 @@ class Costs {
   // The cost of each part of the model on one place.
   struct Measured {
     Cost embedding, head;
-    Cost sketch;              // weights that the program of Top needs in addition to those of the head
+    Cost sketch;              // cost of the sketch that Top uses in addition to the head (cpu/sketch.h)
     std::vector<Cost> sides;  // by index in Description::sides
     std::vector<Cost> ends;   // by index in ends_
     std::int32_t ranks = 0;
     std::vector<Cost> layers;
     // For each layer, the cost of its Experts operations and the cost of its other operations. Both are empty if the model has no experts,
-    // or if its programs cannot be cut around them.
+    // or if its programs cannot be cut around these operations.
     std::vector<Cost> experts, others;
   };
   const model::ModelProgram& embedding() const { return programs_.body(0, 0, model::Output::hidden); }

@@ -15,10 +15,11 @@ namespace pumice::engine {
 std::uint64_t least_experts(const Costs& costs, std::size_t place, const std::set<std::size_t>& layers);
 
 // Returns how many bytes of a place's experts are in memory, or kAllExperts if all are (Backend::pack()). `cost` is the cost of all that
-// the place holds. If not all experts are in memory, lowers `cost` by the bytes of the others. Without expert_cache=, all experts are in
-// memory if the planned keys and values also fit. Otherwise, a sixteenth of the free memory is left to the system, which caches parts of
-// the file there, and experts fill the rest. The result is at least `least` bytes. `beside` is the number of bytes that other places use in
-// the same memory. `most_positions` is the n_ctx of the model (target_pages).
+// the place holds. It is lowered by the bytes of experts that are not in memory.
+//
+// Without expert_cache=, all experts are in memory if the planned keys and values fit, too. Otherwise the experts fill the memory that is
+// left, except a sixteenth of the free memory, in which the system can cache parts of the file. The result is at least `least` bytes.
+// `beside` is the number of bytes that other places use in the same memory. `most_positions` is the n_ctx of the model (target_pages).
 std::uint64_t limit_experts(const Place& place, std::uint64_t least, std::uint64_t beside, std::int64_t most_positions,
                             const LoadOptions& options, Report& report, Cost& cost);
 

@@ -8,11 +8,11 @@
 namespace pumice::engine {
 namespace {
 
-// Fractions of a place's memory are integers in units of 1 / kWhole. They may be larger than kWhole if the layers do not fit.
+// Fractions of a place's memory are integers in units of 1 / kWhole. If the layers do not fit, fractions are larger than kWhole.
 constexpr std::uint64_t kWhole = 1 << 16;
 constexpr std::uint64_t kMostFraction = std::uint64_t{1} << 50;
 
-// Returns how many of the layers first, ..., last - 1 come before layer `away_before`. The experts of these layers are on the host.
+// Returns how many of the layers first, ..., last - 1 have their experts on the host. These are the layers before `away_before`.
 std::size_t away_in(std::size_t first, std::size_t last, std::size_t away_before) { return std::clamp(away_before, first, last) - first; }
 
 std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) {
@@ -66,7 +66,7 @@ std::uint64_t Fill::missing(const Split& split) const {
 }
 
 // Divides the layers of a stretch among its places, from the last place backwards. Each place gets as many layers as fit into the given
-// fraction of its memory, but at least one layer. Returns nothing if the places do not hold all layers in this way.
+// fraction of its memory. Returns nothing if a place has no room for one layer, or if layers are left over.
 std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction) const {
   const double part = static_cast<double>(fraction) / static_cast<double>(kWhole);
   double host = stretch.host;
@@ -92,9 +92,9 @@ std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction
   return split;
 }
 
-// Finds the smallest fraction of memory with which filled() succeeds. The last place may need so large a fraction only because of the head.
-// So the last place keeps the layers found for it, and all layers before these are divided again among the other places, with a smaller
-// fraction.
+// Divides the layers of a stretch so that each place uses the same fraction of its memory. This is the smallest fraction with which
+// filled() succeeds. The last place may need so much only because of the head. So it keeps the layers found for it, and the layers before
+// these are divided again among the other places, with a smaller fraction.
 Split Fill::balanced(const Stretch& stretch) const {
   const Share all{stretch.places.back(), stretch.first, stretch.end, away_in(stretch.first, stretch.end, stretch.away_before)};
   if (stretch.places.size() == 1) return {all};
@@ -130,8 +130,8 @@ Split Fill::balanced(const Places& places, std::size_t count, std::size_t away_b
        .host = static_cast<double>(costs_.places()[kHost].free)});
 }
 
-// Returns the layer that divides the layers as gpu_experts= requires. The experts of all layers before it are on the host, and the experts
-// of the other layers are with their layers.
+// Returns how many layers, from the first on, must have their experts on the host, as gpu_experts= requires. The experts of all later
+// layers are with their layers.
 std::size_t Fill::away_before_asked() const {
   std::int64_t there = 0;
   for (std::size_t l = costs_.layers(); *options_.gpu_experts != kAllLayers && l > 0; --l)
@@ -139,13 +139,13 @@ std::size_t Fill::away_before_asked() const {
   return 0;
 }
 
-// Lowers share.away as long as the last layer that it counts is dense, because a dense layer has no experts.
+// Lowers share.away until the last of these layers is a mixture, because a dense layer has no experts.
 void Fill::trim(Share& share) const {
   while (share.away > 0 && !costs_.is_mixture(share.first + share.away - 1)) --share.away;
 }
 
-// `split` must fit if all experts are on the host. Moves as many experts as fit to the places of their layers, for the last layers of each
-// place first.
+// Moves as many experts as fit from the host to the places of their layers. On each place, the experts of the last layers are moved first.
+// Without these moves, `split` must fit.
 void Fill::bring_experts(Split& split) const {
   for (std::size_t i = split.size(); i-- > 0;) {
     std::size_t most = split[i].away;  // the split fits if the experts of this many layers are on the host
@@ -192,7 +192,7 @@ Split Fill::split(std::size_t count) const {
       if (missing(best) == 0 || places.size() == 1) return best;
     }
   };
-  // Prefers fewer places that hold all experts to more places with experts on the host.
+  // If all layers and experts fit on some of the places, uses only these places. This is better than more places with experts on the host.
   if (costs_.can_part_experts() && !options_.gpu_experts && all.size() > 1) {
     Split whole = first_that_fits([&](const Places& places) { return balanced(places, count, 0); });
     if (missing(whole) == 0) return whole;

@@ -60,8 +60,8 @@ class Fill {
 
  private:
   using Places = std::vector<std::size_t>;
-  // Returns a split made by divide(). The experts that gpu_experts= requires, or without this option as many as fit, are on the places of
-  // their layers. divide(away_before) must return a split in which the experts of all layers before `away_before` are on the host.
+  // Returns the split that divide(away_before) makes. In this split, the experts of all layers before `away_before` must be on the host.
+  // `away_before` is chosen as gpu_experts= requires. Without this option, as many experts as fit are with their layers.
   Split with_experts(const std::function<Split(std::size_t away_before)>& divide) const;
   // The layers first, ..., end - 1, and the places among which they must be divided. The experts of the layers before `away_before` are on
   // the host.

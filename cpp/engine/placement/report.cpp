@@ -70,7 +70,7 @@ void Report::add_row(std::string name, const Cost& cost, const std::vector<bool>
                      .why = {}});
 }
 
-// If the size of a device's experts in memory is limited, adds a row for these experts.
+// If only some of a device's experts are in memory, adds a row with the size of these.
 void Report::add_expert_row(const PlacedDevice& device) {
   if (device.expert_bytes == kAllExperts) return;
   p_.rows.push_back({.name = "experts in memory", .device = device.id, .weights = device.expert_bytes, .formats = {}, .why = {}});
@@ -111,7 +111,7 @@ void Report::add_experts_away(const Split& split) {
                          .why = options_.gpu_experts ? "gpu_experts" : str("too much for ", costs_.places()[share.place].info.id)});
     }
   }
-  if (split.front().first == 0) add_expert_row(p_.devices.front());  // if the host has a stage, add_stage() has added this row
+  if (split.front().first == 0) add_expert_row(p_.devices.front());  // the host runs no layers, so add_stage() has not added this row
 }
 
 // ---------------------------------------------------------------- reasons
@@ -227,10 +227,11 @@ Report::Room Report::room() const {
   return room;
 }
 
-// Sets Placement::kv_budget. If the budget holds fewer than n_ctx positions, lowers n_ctx, or sets the problem if the caller gave n_ctx. A
-// sequence needs pages for n_ctx positions. An automatic budget has as many pages as four such sequences need, but at most as many as fit
-// into a quarter of the free memory. If `wanted` is more than that, the budget has `wanted` pages, or as many of them as fit into the free
-// memory. If the caller gave n_ctx, the budget has pages for at least one such sequence.
+// Sets Placement::kv_budget. Without the option kv_budget=, the budget has pages for four sequences of n_ctx positions, but at most as many
+// as fit into a quarter of the free memory. If `wanted` is more than that, the budget has `wanted` pages, or as many of them as fit into
+// the free memory. If the caller gave n_ctx, the budget has pages for at least one sequence.
+//
+// If a budget holds fewer than n_ctx positions, sets the problem if the caller gave n_ctx. Otherwise lowers n_ctx.
 void Report::plan_caches(std::uint64_t wanted) {
   const Room free = room();
   const CacheUnits cache{p_.kv_page, p_.state};

@@ -77,7 +77,7 @@ class Report {
   const LoadOptions& options_;
   Placement& p_;
   const std::size_t layers_;
-  std::vector<Bound> bounds_, hosts_;  // hosts_ has only the devices that use the machine's memory
+  std::vector<Bound> bounds_, hosts_;  // hosts_ has the elements of bounds_ whose device uses the machine's memory
 };
 
 }  // namespace pumice::engine
