@@ -268,7 +268,7 @@ std::shared_ptr<const GrammarTokens> GrammarTokens::make(std::shared_ptr<const l
         init.eos = job->eos.front();
         init.token_lengths = job->lengths.data();
         init.token_bytes = job->bytes->all().data();
-        init.tokenize_greedily = true;  // affects only the library's forced tokens, which are not used here
+        init.tokenize_greedily = true;  // has an effect only on the library's forced tokens, which the engine does not use
         init.more_eos = job->eos.data() + 1;
         init.more_eos_count = static_cast<std::uint32_t>(job->eos.size() - 1);
         char error[1024] = "";

@@ -1,17 +1,15 @@
 // The order of the engine's locks. A thread may take a lock only if every lock that it holds has a lower rank (LockRank). So threads cannot
 // wait for each other in a circle. Test builds check the order whenever a lock is taken (PUMICE_CHECK_LOCKS).
 //
-// A thread never holds two locks of the same rank. Such locks would belong to two models, and this order does not rank models. If a smaller
-// model drafts tokens for a larger one (Drafter), a thread works for both models. Three rules then ensure that it holds no two locks of a
-// rank. First, a step runs without the lock of its scheduler. Second, the smaller model's pages are released without the lock of the larger
-// model's scheduler. Third, an object that may hold the last reference to another model is never destroyed while a scheduler's lock is
-// held. The only exception is a fork, which holds several locks of a rank, because it takes all locks of all objects, newest object first
-// (engine/at_fork.h).
+// A thread never holds two locks of the same rank, because these would belong to two models, and models have no order. A thread works for
+// two models if a smaller model drafts tokens for a larger one (Drafter). So a step runs without the lock of its scheduler. The smaller
+// model's pages are released without the lock of the larger model's scheduler. An object that may hold the last reference to another model
+// is never destroyed while a scheduler's lock is held. The only exception is a fork, which takes all locks of all objects, newest object
+// first (engine/at_fork.h).
 //
-// Some locks are not in the list, because no function of the engine is called while they are held. These are the locks of devices (cpu/,
-// vulkan/), of grammars (engine/grammar.cpp) and of EncodeQueue's callers. The locks of devices and grammars are taken after all listed
-// locks. The two locks of Model are not in the list either. They are taken before all listed locks, because programs are built while they
-// are held.
+// Some locks have no rank. No function of the engine is called while the locks of devices (cpu/, vulkan/), of grammars (engine/grammar.cpp)
+// and of EncodeQueue's callers are held. So the locks of devices and grammars come after all locks below. The two locks of Model come
+// before all locks below, because programs are built while they are held.
 #pragma once
 
 #include <condition_variable>

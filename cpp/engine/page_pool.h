@@ -91,9 +91,8 @@ class PagePool {
 
   // Allocates pages for all of `ids` in an empty table. Pages that are in the prefix tree are shared. Returns how many ids, from the first
   // on, are already computed. This number is at most `sharable`, and less than ids.size(), so that the last id is computed and yields
-  // logits. `spare` is the number of pages that must be left for other sequences. `stage` is the stage of the text's rope
-  // (Runtime::rope_stage), because only texts with the same stage share pages. If there are too few pages now, returns nullopt and leaves
-  // the table empty.
+  // logits. `spare` is the number of pages that must be left for other sequences. Only texts with the same `stage` share pages
+  // (Runtime::rope_stage). If there are too few pages now, returns nullopt and leaves the table empty.
   std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable = kAll,
                                       std::int64_t spare = 0, std::int64_t stage = 0);
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();

@@ -61,8 +61,8 @@ struct Placement {
   // not run, `why_no_side` says why.
   std::vector<std::size_t> sides;
   std::string why_no_side;
-  // True if the model is meant for encode(), so that scratch must be large enough for its batches. This is so for an encoder, and for a
-  // decoder whose options or files say how its rows are pooled.
+  // True if scratch must be large enough for the batches of encode(). This is so for an encoder, and for a decoder whose options or files
+  // say how its rows are pooled.
   bool encodes_first = false;
   std::vector<std::string> notes;  // texts that say what was limited or did not fit, and which setting changes that
   // The reasons why results differ from those of the original model. Each reason begins with "lacks" or "has".

@@ -47,7 +47,7 @@ class RunSpaces {
 
  private:
   struct Shelf {
-    int limit;     // maximum number of sets
+    int limit;     // maximum number of sets of run spaces
     int made = 0;  // number of sets that exist or are being made
     std::vector<Set> idle;
     std::deque<const void*> queue;  // one entry per waiting call
@@ -80,7 +80,7 @@ class Pace {
   std::int32_t rows() const;
   // Raises the minimum of rows() to `rows`, for a model whose steps are inefficient with 128 rows. Must be called before the first step.
   void at_least(std::int32_t rows) { least_ = std::max(least_, std::min(rows, kPlannedRows)); }
-  // Returns how many rows take `seconds` (32 before the first measurement), but at least `least` and at most most().
+  // Returns how many rows take `seconds`, but at least `least` and at most most(). Before the first measurement, 32 rows are assumed.
   std::int32_t rows_within(double seconds, std::int64_t least) const;
   // Returns the maximum number of rows in a step, for all kinds of rows together. It is kPlannedRows at first, and less after a device has
   // had too little memory for a run.

@@ -48,7 +48,7 @@ class Fill {
   Split split(std::size_t count) const;
   // Divides the last layers as gpu_layers=[...] requires. `counts` has a number of layers for each place but the host.
   Split split(const std::vector<std::int64_t>& counts) const;
-  // Returns the split with the most layers that fits. It is empty if not even one layer fits.
+  // Returns the split with the largest number of layers that fit on its places. It is empty if not even one layer fits.
   Split largest() const;
 
   std::vector<Need> needs(const Split& split) const;  // returns the need of each share
