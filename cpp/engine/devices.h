@@ -40,10 +40,10 @@ struct Devices {
   std::string fallback;                        // why the CPU is used in place of the GPU that "auto" chose; otherwise empty
 };
 
-// Opens the devices that `options` asks for. options.device is "cpu", "vulkan", "vulkan:N", several such GPUs joined by "+", or "auto".
-// "auto" takes the first discrete GPU. Without a discrete GPU, "auto" takes the first other GPU that is not emulated in software. Without
-// any such GPU, it takes the CPU alone. Throws device_not_found if a named device cannot be opened, and invalid_argument if a device is
-// named twice. The message says why, and which devices exist.
+// Opens the devices that `options` asks for. options.device is "cpu", "vulkan" (the best GPU), "vulkan:N", several such GPUs joined by "+",
+// or "auto". "auto" takes the first discrete GPU. Without a discrete GPU, "auto" takes the first other GPU that is not emulated in
+// software. Without any such GPU, it takes the CPU alone. Throws device_not_found if a named device cannot be opened, and invalid_argument
+// if a device is named twice. The message says why, and which devices exist.
 Devices open_devices(const LoadOptions& options, const GpuRoom& gpus = gpu_room());
 
 }  // namespace pumice::engine

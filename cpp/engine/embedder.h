@@ -18,7 +18,7 @@ struct Texts {
   std::span<const std::int64_t> offsets;  // ascending indices into ids; one more than there are texts
   std::span<const std::int32_t> types;
   std::int32_t prompt = 0;  // number of tokens at the beginning of each text that pooling leaves out
-  // For each text, the number of last tokens that no token attends to (Segment::unseen). Empty if this number is 0 for all texts.
+  // For each text, the number of tokens at its end that no token attends to (Segment::unseen). Empty if this number is 0 for all texts.
   std::span<const std::int32_t> unseen = {};
 };
 

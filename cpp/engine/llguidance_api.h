@@ -74,7 +74,7 @@ struct Library {
 #define PUMICE_DECLARE(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
   PUMICE_LLGUIDANCE_FUNCTIONS(PUMICE_DECLARE)
 #undef PUMICE_DECLARE
-  std::vector<std::string> missing;  // names of functions that the library lacks; unless this is empty, no function may be called
+  std::vector<std::string> missing;  // names of functions that the library lacks; if there are any, no function may be called
 
   // Looks up the functions in the shared library that this process has loaded from `path`. Throws io if the process has not loaded it.
   static std::shared_ptr<const Library> open(const std::string& path);

@@ -58,7 +58,7 @@ class Model {
   // Returns a drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share one drafter, so that
   // their sequences are drafted in one batch. The drafter lives as long as any request uses it.
   std::shared_ptr<Drafter> drafter(const std::shared_ptr<Model>& smaller) const;
-  // `hits` counts how often a step needed an expert that was in memory, and `reads` how often a step had to read an expert from the file.
+  // How often steps needed an expert that was in memory (`hits`), and how often they had to read an expert from the file (`reads`).
   struct ExpertCounts {
     std::uint64_t hits = 0, reads = 0;
   };

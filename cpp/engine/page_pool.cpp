@@ -347,8 +347,8 @@ std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids, std::int
 bool PagePool::extend(PageTable& table, std::int64_t tokens, std::int64_t states) {
   const std::int64_t needed = ceil_div(tokens, kPageTokens);
   const bool has = static_cast<std::int64_t>(table.pages_.size()) >= needed;
-  if (has && (!has_states() || static_cast<std::int64_t>(table.fresh_.size()) == states))
-    return true;  // usually nothing is missing, so no lock is needed
+  // Takes no lock if nothing is missing, which is the usual case.
+  if (has && (!has_states() || static_cast<std::int64_t>(table.fresh_.size()) == states)) return true;
   const std::lock_guard lock(mutex_);
   table.pool_ = this;
   table.process_ = process_;

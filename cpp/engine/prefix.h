@@ -17,7 +17,7 @@ class PrefixTree {
  public:
   // Returns the name of a root, which is the parent of the first page of every text whose rope is at this stage (RopeTable::stage). Ropes
   // at different stages rotate attention keys differently. So each stage has its own root, and texts at different stages share no pages.
-  // Pages are named 1, 2, 3, ..., and no name is used twice.
+  // Pages are named 1, 2, 3, ..., and no name is used twice, so no page has the name of a root.
   static constexpr std::uint64_t root(std::int64_t stage) {
     return stage == 0 ? 0 : std::uint64_t{1} << 63 | static_cast<std::uint64_t>(stage);
   }

@@ -145,13 +145,13 @@ class ReasoningBudget final : public TokenFilter {
   Place place_ = Place::outside;
   bool ending_ = false;          // true if close_ids[spelt_] is the only token that may come next
   std::size_t spelt_ = 0;        // number of close_ids that the text ends with already; used while ending_ is true
-  std::size_t matched_ = 0;      // the text ends with this many bytes of a marker: `close` inside of reasoning, `open` outside
-  std::size_t called_ = 0;       // the text ends with this many bytes of the marker `call`
+  std::size_t matched_ = 0;      // number of first bytes of `close` (inside of reasoning) or `open` (outside) that the text ends with
+  std::size_t called_ = 0;       // number of first bytes of the marker `call` that the text ends with
   std::size_t begun_ = 0;        // number of bytes outside of reasoning; if ReasoningMarks::leads, leading blanks do not count
   int missing_ = 0;              // number of bytes that the last UTF-8 character still lacks
   std::int64_t completing_ = 0;  // number of tokens that were allowed beyond the budget to complete a UTF-8 character
-  std::vector<std::int32_t>
-      last_;  // the last ids of the answer, compared with close_ids and `again`; cleared when reasoning begins or ends
+  // The last ids of the answer, which are compared with close_ids and `again`. Cleared when reasoning begins or ends.
+  std::vector<std::int32_t> last_;
 };
 
 }  // namespace

@@ -29,7 +29,7 @@ class Roster {
 
   // Ends a sequence that no running step uses. Its pages stay in the prefix cache until they are evicted.
   void end(Sequence& sequence, Finish finish);
-  // Ends a sequence at once. But if the running step uses the sequence, it ends when that step is over. Its reason to end (News::finish) is
+  // Ends a sequence at once, or, if the running step uses the sequence, when that step is over. The reason to end (News::finish) is
   // Finish::none in both cases.
   void drop(Sequence& sequence);
   void drop(RequestState& request);

@@ -14,8 +14,7 @@
 namespace pumice::engine {
 namespace {
 
-// Number of logits in a block. Rows are read block by block, and the maximum of each block is kept, so that top_k over 262,144 logits has
-// to read only a few blocks again.
+// Number of logits in a block. The maximum of each block is kept, so that top_k over 262,144 logits has to read only a few blocks again.
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
@@ -36,8 +35,9 @@ F4 larger(F4 a, F4 b) { return a > b ? a : b; }
 float sum(F4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 // Returns 2^x for x <= 0. Let x = n + f with an integer n and |f| <= 1/2. The function computes a polynomial in f, which is fitted to 2^f
-// for the least relative error (2e-7 in float), and adds n to the exponent bits of the result. A token's weight is
-// 2^((logit - max) * scale), where `scale` combines the temperature and the change from base e to base 2.
+// for the least relative error (2e-7 in float), and adds n to the exponent bits of the result.
+//
+// A token's weight is exp2((logit - max) * scale), where `scale` combines the temperature and the change from base e to base 2.
 F4 exp2(F4 x) {
   // Adding 1.5 * 2^23 puts round(x) into the low bits of the sum. The bits above these are lost in the shift by 23 below.
   const F4 shifted = x + 12582912.0f;
@@ -121,8 +121,8 @@ std::uint64_t Sampler::allowed_in(std::int64_t b) const {
   return allowed_[word] | std::uint64_t{word + 1 < allowed_.size() ? allowed_[word + 1] : 0u} << 32;
 }
 
-// Returns block b of a row with -inf in place of the logits of ids that are not allowed. A short last block is filled up with -inf. The
-// result is a copy in `pad`, unless the block has 64 ids that are all allowed.
+// Returns block b of a row. Logits of ids that are not allowed are replaced by -inf, and a short last block is filled up with -inf. If all
+// 64 ids of the block are allowed, the result points into the row, otherwise to a copy in `pad`.
 const float* Sampler::block(std::span<const float> logits, std::int64_t b, Block& pad) const {
   const std::int64_t first = b * kBlock, count = std::min(kBlock, static_cast<std::int64_t>(logits.size()) - first);
   const std::uint64_t here = allowed_in(b);
@@ -166,8 +166,8 @@ void Sampler::check(std::span<const float> logits) {
   if (bad != logits.end()) refuse(bad - logits.begin(), *bad);
 }
 
-// Computes the maximum of the allowed logits of each block and of the whole row. Also checks that every logit, allowed or not, is finite:
-// x - x is 0 if x is finite, and NaN otherwise.
+// Computes the maximum of the allowed logits of each block and of the whole row. Throws if any logit, allowed or not, is not finite. To
+// check this, computes x - x, which is 0 if x is finite, and NaN otherwise.
 void Sampler::scan(std::span<const float> logits) {
   const std::int64_t count = blocks(logits), whole = static_cast<std::int64_t>(logits.size()) / kBlock;
   block_max_.resize(count);
@@ -279,7 +279,7 @@ void Sampler::keep_mass(double mass) {
   double above = 0;  // sum of the weights of all candidates in better bins, and later also of those before `low`
   int reached = 0;
   while (reached < kBins - 1 && above + weights[reached] < mass) above += weights[reached++];
-  while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // corrects a rounding error that led past the last used bin
+  while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // goes back if rounding errors led past the last used bin
   ranked_.clear();
   std::copy_if(candidates_.begin(), candidates_.end(), std::back_inserter(ranked_), [&](const Candidate& c) { return bin(c) == reached; });
   auto low = ranked_.begin(), high = ranked_.end();
@@ -393,7 +393,7 @@ std::int32_t Sampler::draw_all(std::span<const float> logits, float scale, doubl
   for (std::int64_t i = 0; i < kBlock; ++i) {
     const float weight = exp2((x[i] - max_) * scale);
     if (weight == 0) continue;
-    id = chosen * kBlock + i;  // if rounding errors leave `target` above the sum, the block's last token with a positive weight is chosen
+    id = chosen * kBlock + i;  // last token so far with a positive weight; it is chosen if rounding errors leave `target` above the sum
     below += weight;
     if (below > target) break;
   }
@@ -435,7 +435,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
     collect_top(logits, static_cast<std::size_t>(params_->top_k), scale);
   } else if (typical || (!top_p && params_->min_p == 0.0f)) {
     collect(logits, logit_at(kUnderflow), scale);
-  } else if (top_p) {  // tries only tokens with at least 2^-6 of the largest weight at first, because they nearly always have enough mass
+  } else if (top_p) {  // first tries only tokens with at least 2^-6 of the largest weight, which nearly always have enough mass
     const double wanted = params_->top_p * weigh(logits, scale);
     for (float z = -6.0f;; z *= 2.0f) {
       collect(logits, logit_at(std::max(z, kUnderflow)), scale);

@@ -1,4 +1,5 @@
-// Decides how many bytes of a mixture's experts are in the host's memory. Other experts are read from the file when rows choose them.
+// Decides how many bytes of a mixture's experts are in the host's memory. Other experts are read from the file when the router chooses
+// them.
 #pragma once
 
 #include <cstdint>
