@@ -46,8 +46,7 @@ class EncodeCounts {
     std::vector<const Cancel*> waiting_;
   };
 
-  // Exists while the model runs for the calls of `turn`. From then on, these calls no longer count as waiting. The lifetime of a Run counts
-  // as busy time.
+  // Exists while the model runs for the calls of `turn`, which then no longer count as waiting. The lifetime of a Run counts as busy time.
   class Run {
    public:
     explicit Run(Turn& turn);

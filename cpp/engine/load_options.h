@@ -18,7 +18,7 @@ inline constexpr std::int64_t kAllLayers = -1;
 struct LoadOptions {
   std::string device = "auto";
   std::optional<std::int64_t> gpu_layers;  // number of layers on all GPUs together; kAllLayers means all layers of the model
-  // The number of layers on each GPU, in the order in which `device` names the GPUs. Unless it is empty, it takes the place of gpu_layers.
+  // The number of layers on each GPU, in the order in which `device` names the GPUs. If this is not empty, gpu_layers is not used.
   std::vector<std::int64_t> gpu_layers_each;
   // Number of layers whose experts are on the GPU, counted from the last layer. kAllLayers means all layers that are on the GPU.
   std::optional<std::int64_t> gpu_experts;

@@ -158,7 +158,7 @@ class PagePool {
   struct Found {
     std::vector<std::int32_t> pages;  // full pages in the tree that the text begins with
     std::size_t used = 0;             // how many of `pages` need not be computed again
-    // The page after the used pages, if the text begins with only a part of its tokens. -1 if there is no such page.
+    // The page after the used pages, if only some of its first tokens belong to the text. -1 if there is no such page.
     std::int32_t partial = -1;
     std::int32_t partial_tokens = 0;  // number of tokens of `partial` that belong to the text
     std::int32_t state_page = -1;     // the page from whose state the text continues; -1 if there is none

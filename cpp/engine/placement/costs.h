@@ -17,7 +17,7 @@
 
 namespace pumice::engine {
 
-// plus() throws out_of_memory if the sum does not fit into 64 bits. less() returns a - b, or 0 if b is larger.
+// plus() returns a + b, and throws out_of_memory if the sum does not fit into 64 bits. less() returns a - b, or 0 if b is larger.
 std::uint64_t plus(std::uint64_t a, std::uint64_t b);
 inline std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
 // Returns the cost of two parts together on one place. The parts use the same workspace, so their scratch is the larger of both, not the

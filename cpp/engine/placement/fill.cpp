@@ -139,13 +139,14 @@ std::size_t Fill::away_before_asked() const {
   return 0;
 }
 
-// Lowers share.away until the last of these layers is a mixture, because a dense layer has no experts.
+// Lowers share.away so that the last layer with its experts on the host is a mixture. Dense layers have no experts, so they need not be
+// counted.
 void Fill::trim(Share& share) const {
   while (share.away > 0 && !costs_.is_mixture(share.first + share.away - 1)) --share.away;
 }
 
 // Moves as many experts as fit from the host to the places of their layers. On each place, the experts of the last layers are moved first.
-// Without these moves, `split` must fit.
+// `split` must fit without these moves.
 void Fill::bring_experts(Split& split) const {
   for (std::size_t i = split.size(); i-- > 0;) {
     std::size_t most = split[i].away;  // the split fits if the experts of this many layers are on the host
