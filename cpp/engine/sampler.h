@@ -20,17 +20,18 @@
 
 namespace pumice::engine {
 
-// The largest absolute value of a bias. It is so much smaller than the logit of a banned id (-1e30) that banned ids keep a probability of 0
-// whatever other biases are added, even at a temperature of 1e6.
+// The largest absolute value of a bias. A banned id has the logit -1e30. Biases of this size leave its probability at 0, even at a
+// temperature of 1e6.
 inline constexpr float kMostBias = 1e20f;
 
 // The ranges of these parameters are in engine/settings.cpp.
 struct SamplingParams {
   float temperature = 0.0f;  // 0: greedy
   std::int32_t top_k = 0;    // 0: off. Fan, Lewis and Dauphin 2018: keeps the top_k likeliest tokens
-  float typical_p = 1.0f;    // 1: off. Meister et al. 2023: keeps the tokens with surprise nearest the entropy, until they have this mass
-  float top_p = 1.0f;        // 1: off. Holtzman et al. 2020: keeps the likeliest tokens, until they have this mass
-  float min_p = 0.0f;        // 0: off. Nguyen et al. 2024: keeps tokens with at least this fraction of the likeliest token's probability
+  // 1: off. Meister et al. 2023: keeps the tokens with surprise nearest the entropy, as many as together have this probability.
+  float typical_p = 1.0f;
+  float top_p = 1.0f;  // 1: off. Holtzman et al. 2020: keeps the likeliest tokens, as many as together have this probability
+  float min_p = 0.0f;  // 0: off. Nguyen et al. 2024: keeps tokens with at least this fraction of the likeliest token's probability
   // 1: off. CTRL, Keskar et al. 2019: the logit x of each id that the prompt or the generated text contains is changed once, to x / penalty
   // if x is positive, else to x * penalty.
   float repetition_penalty = 1.0f;
@@ -58,13 +59,12 @@ struct SamplingParams {
   std::int32_t logprobs = -1;  // -1: no log-probabilities; k: log-probabilities of the chosen token and of the k likeliest tokens
 
   bool greedy() const { return temperature == 0.0f; }
-  // Returns true if a token can be chosen without the whole row of logits. The same token is then chosen from the logits that penalties or
-  // a bias change, together with the k largest of the other logits.
+  // Returns true if the k largest logits, and the logits that penalties or a bias change, suffice to choose a token.
   bool needs_only_top(std::int32_t k) const {
     return logprobs < 0 && dry_multiplier == 0.0f && (greedy() || (top_k >= 1 && top_k <= k && top_n_sigma == 0.0f));
   }
-  // Returns how many of the largest logits suffice to choose a token, apart from those that penalties or a bias change. Must be called only
-  // if needs_only_top(k) is true for some k.
+  // Returns how many of the largest logits are needed to choose a token, besides the logits that penalties or a bias change. Must be called
+  // only if needs_only_top() returns true.
   std::int32_t ranks() const { return greedy() ? 1 : top_k; }
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
 };
@@ -87,7 +87,7 @@ struct Draw {
   std::uint64_t seed = 0, stream = 0, step = 0;
 };
 
-// Inputs of a choice besides its row of logits.
+// The optional inputs of Sampler::choose().
 struct Around {
   std::span<const std::uint32_t> allowed = {};  // one bit per id, set if the id is allowed (Batch::allowed); empty: all ids are allowed
   std::span<const std::int32_t> ids = {};       // the text so far, for DRY
@@ -110,16 +110,16 @@ class Sampler {
   // Computes the log-probabilities of token `id` and of the `count` likeliest tokens from a row of logits. Throws numeric if the row has a
   // NaN or an infinity.
   void score(std::span<const float> logits, std::int32_t id, std::int32_t count, Choice& choice);
-  // Chooses the same token as the choose() above from `top`, the result of the operation Top for a row of `vocab` logits. Top must have had
-  // the same allowed ids. `reported` has the ids whose logits Top has reported separately. They must include all ids whose logits penalties
-  // or a bias change. Must be called only if SamplingParams::needs_only_top(top.k) is true.
+  // Chooses the same token as the choose() above, but from `top` in place of the row of logits. `top` is the result of the operation Top
+  // for a row of `vocab` logits of which the ids in around.allowed were allowed. `reported` has the ids whose logits Top has reported
+  // separately. They must include all ids whose logits penalties or a bias change. Must be called only if needs_only_top(top.k) is true.
   void choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
               const TokenCounts& seen, const Draw& draw, Choice& choice, const Around& around = {});
 
  private:
   struct Candidate {
-    // `rank` is the logit, except in keep_typical(), where it is the negative of the distance between surprise and entropy. `weight` is the
-    // probability before normalisation: exp((logit - max) / temperature) = 2^((logit - max) * scale).
+    // `rank` is the logit. Only within keep_typical(), it is the negative distance between the token's surprise and the entropy. `weight`
+    // is the probability before normalisation: exp((logit - max) / temperature).
     float rank, weight;
     float logit;
     std::int32_t id;
@@ -156,11 +156,11 @@ class Sampler {
   void log_probs(std::span<const float> logits, std::int32_t count, Choice& choice);
 
   const SamplingParams* params_ = nullptr;  // the parameters of the current choice
-  std::span<const std::uint32_t> allowed_;  // the mask of the current pass; empty: all ids are allowed
+  std::span<const std::uint32_t> allowed_;  // one bit per id, set if the id is allowed; empty: all ids are allowed
   float mu_ = 0;                            // mirostat's mu, which filter_and_draw() updates
   float max_ = 0;                           // the largest allowed logit of the row
   std::vector<float> block_max_, block_sum_, order_;
-  std::vector<Candidate> candidates_, ranked_;  // candidates_ stays in the order of ids while filters work
+  std::vector<Candidate> candidates_, ranked_;  // candidates_ stays in the order of ids; filters sort copies in ranked_
   // patched_ holds the ids whose logits patch() has changed, with their logits before the change. dry_ holds the penalties of DRY.
   std::vector<std::pair<std::int32_t, float>> patched_, dry_;
 };

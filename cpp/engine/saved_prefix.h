@@ -22,8 +22,8 @@ struct LoadedPrefix {
 };
 
 // Loads a prefix. Throws if the file is damaged, truncated, or from another model. If the same model made the file with another device,
-// kv_dtype, quantize or version, which would give other bits, the keys and values are computed anew from the file's ids. All lengths are
-// checked before anything is allocated, and each page is checked before it enters the prefix cache.
+// kv_dtype, quantize or version, the file's keys and values are not used, because some of their bits may differ. They are then computed
+// anew from the file's ids. All lengths are checked before memory is allocated, and each page before it enters the prefix cache.
 LoadedPrefix load_prefix(const Model& model, const std::string& path, const Cancel& cancel);
 
 }  // namespace pumice::engine

@@ -203,8 +203,8 @@ bool Scheduler::plan() {
   return !step_->parts().empty();
 }
 
-// Takes states for the snapshots between the rows of a part. A snapshot after the part's last row needs no state of its own, because the
-// step writes PageTable::fresh() there.
+// Takes states from the pool for the snapshots (snapshots.h) between the rows of a part. A snapshot after the part's last row is left out,
+// because the step writes the state after this row in any case (PageTable::fresh()).
 void Scheduler::plan_snapshots(const Step::Part& part) {
   if (!runtime_.pages->has_states()) return;
   Sequence& s = *part.sequence;
@@ -248,7 +248,7 @@ void Scheduler::run_step(Lock& lock) {
   step_is_over();
 }
 
-// Must be called when no step reads the sequences any more. Ends the sequences that are marked as leaving, and wakes callers with news.
+// Must be called when no step reads the sequences any more. Ends the sequences that are marked as leaving, and tells callers their news.
 void Scheduler::step_is_over() {
   cancel_.reset();
   step_->parts().clear();

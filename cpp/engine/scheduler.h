@@ -96,8 +96,8 @@ class Scheduler {
   Commit commit_;
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
   std::unique_ptr<Answers> answers_ = std::make_unique<Answers>();
-  std::optional<Cancel> cancel_;  // stops the running step if it is requested; empty if no step runs
-  Requests parents_;              // in the child of a fork: the parent's requests, which the hook of the fork must not destroy
+  std::optional<Cancel> cancel_;  // stops the running step on request; empty if no step runs
+  Requests parents_;              // in the child of a fork: the parent's requests, kept because they must not be destroyed within fork()
   const AtFork at_fork_;
 };
 

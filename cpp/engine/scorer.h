@@ -1,5 +1,5 @@
-// Computes logits and log-probabilities of a given text with a decoder, in the batch that all callers share. Both functions throw as
-// TextRequest does.
+// Computes logits and log-probabilities of a given text with a decoder, in the batch that all callers share. The functions throw as
+// the constructor and run() of TextRequest do.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace pumice::engine {
 
-// If `all` is true, computes the logits after each token, and `out` has the shape tokens x vocabulary. Otherwise computes only the logits
-// after the last token, and uses cached pages for the beginning of the text.
+// Computes the logits after the last token or, if `all` is true, after each token. `out` has the shape vocabulary, or tokens x vocabulary.
+// If `all` is false, the beginning of the text may come from the prefix cache.
 void logits(Scheduler& scheduler, std::span<const std::int32_t> ids, bool all, std::span<float> out, const Cancel& cancel);
 
 // Computes the log-probability of each token but the first: out[i] is the log-probability of ids[i + 1] after ids[0 .. i]. Needs no memory

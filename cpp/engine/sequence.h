@@ -20,7 +20,8 @@
 
 namespace pumice::engine {
 
-// Why a sequence ended. `grammar` means that a token filter allows no further token, and `deadline` that max_seconds have passed.
+// Why a sequence ended. `none` means that it has not ended, `grammar` that a token filter allows no further token, and `deadline` that
+// max_seconds have passed.
 enum class Finish : std::uint8_t { none, eos, length, grammar, deadline };
 
 struct ReasoningMarks;
@@ -37,8 +38,8 @@ struct GenerateParams {
   bool reasoning_opened = false;                     // true if the prompt ends inside of reasoning
   SamplingParams sampling;
   std::vector<std::shared_ptr<const TokenFilter>> filters;  // must not have accepted any token; each sequence gets clones of these
-  bool shows_logits = false;                                // the caller changes the logits before a token is chosen (Request::shown)
-  std::int32_t read_ahead = 0;                              // a sequence with this many unread tokens is parked; 0: no limit
+  bool shows_logits = false;                                // true if the caller changes logits before a token is chosen (Request::shown)
+  std::int32_t read_ahead = 0;                              // a sequence with this many unread tokens waits for its reader; 0: no limit
   std::int32_t priority = 0;                                // requests with a higher priority go first
   float max_seconds = 0;                                    // time from joining the batch to the request's deadline; 0: no deadline
   float chunk_seconds = 0;                                  // minimum time between two deliveries of tokens; the first delivery is at once
@@ -53,7 +54,7 @@ struct News {
   std::vector<std::int32_t> top_ids;  // the top_count likeliest tokens for each id, likeliest first
   std::vector<float> top_logprobs;    // log-probabilities of top_ids
   std::int32_t top_count = 0;
-  std::int64_t reasoning_cut = -1;  // largest value of TokenFilter::reasoning_cut() of the sequence's filters
+  std::int64_t reasoning_cut = -1;  // largest TokenFilter::reasoning_cut() of the sequence's filters; -1: none of them ended the reasoning
   bool empty() const { return ids.empty() && finish == Finish::none; }
 };
 
@@ -62,7 +63,7 @@ struct RequestState;
 struct Sequence {
   enum class Life : std::uint8_t {
     waiting,    // waits for pages for all of its ids
-    following,  // waits until the leader of its prompt has computed the prompt (Prompt)
+    following,  // waits until another sequence, the leader, has computed the prompt that they share (Prompt)
     running,    // has pages, and steps compute its rows
     parked,     // takes part in no step, and keeps its pages until other sequences need them (PagePool::park)
     held,       // has the pages for its TextTask, and the caller's thread uses these pages until the caller closes the request
@@ -83,11 +84,13 @@ struct Sequence {
   std::vector<std::int32_t> ids;
   std::int64_t computed = 0;  // number of ids, from the first on, whose keys and values are in the pages
   std::int64_t context = 0;   // maximum number of ids: n_ctx, or less if the page budget holds less
-  std::int32_t length = 0;    // value for Segment::length; the prompt's length, unless the text outgrows its rope (Admission::follow_rope)
+  // The value for Segment::length. It is the prompt's length, or a later length of the text if LongRoPE changed its frequencies there
+  // (Admission::follow_rope).
+  std::int32_t length = 0;
   PageTable table;
 
   TokenCounts seen;
-  bool answered = false;    // true if the first token of the answer, or its end token, was chosen
+  bool answered = false;    // true if a first token, or the end token, was chosen; used to measure the time to the first token
   std::optional<float> mu;  // mirostat's mu; empty before the first token
   bool from_top = false;    // true if tokens may be chosen from the device's ranking (Top) in place of the whole row of logits
   ChangedIds changed;       // ids whose logits penalties or a bias change; kept only if from_top is true
@@ -97,7 +100,7 @@ struct Sequence {
   std::vector<float> answer;                  // the logits that the caller has set in place of `row`
   std::vector<std::uint32_t> left_by_answer;  // one bit per id, set if the caller allows the id; empty if all ids are allowed
 
-  std::unique_ptr<TextTask> task;    // null if tokens are generated; otherwise the sequence ends with its last id
+  std::unique_ptr<TextTask> task;    // what is computed for a given text; null if tokens are generated
   std::unique_ptr<Guesses> guesses;  // null if no guesses (draft tokens) are made
   std::int32_t guess_room = 0;       // maximum number of guesses in the next step; `table` has pages for so many guesses
   News news;                         // news that the caller has not read yet
@@ -108,7 +111,8 @@ struct Sequence {
   bool ended() const { return life == Life::ended; }
   bool decodes() const { return life == Life::running && !task && pending() == 1; }
   bool reads_prompt() const { return life == Life::running && pending() > (task ? 0 : 1); }
-  // Returns how many ids, from the first on, may be taken from the prefix cache. Rows that yield logits or scores must be computed.
+  // Returns how many ids, from the first on, may be taken from the prefix cache. If each row yields a result (TextTask), these are only the
+  // rows whose results the caller has already.
   std::int64_t sharable() const { return task && task->wants_each_row() ? task->given : static_cast<std::int64_t>(ids.size()); }
   bool shown() const { return !row.empty() && answer.empty(); }  // returns true if the logits wait for the caller's answer
   bool lags() const { return params->read_ahead > 0 && news.ids.size() >= static_cast<std::size_t>(params->read_ahead); }

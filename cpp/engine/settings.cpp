@@ -54,8 +54,8 @@ const std::array kSpeculation = std::to_array<Setting<Speculation>>({
     {"guesses", &Speculation::most, {1, 63}},  // 63 guesses and the row of the last id are kGuessedRows rows
 });
 
-// Returns the stream with settings such that it reads and writes the same digits in every locale. If there is no memory, it then throws
-// std::bad_alloc. By default, a stream would hide this error and read a 0.
+// Returns the stream, set to read and write the same digits in every locale, and to throw std::bad_alloc if there is no memory. By default,
+// a stream hides this error and reads a 0.
 template <class Stream>
 Stream&& plain(Stream&& stream) {
   stream.imbue(std::locale::classic());
@@ -102,8 +102,8 @@ void check_ids(std::span<const std::int32_t> ids, const char* what, std::int32_t
   for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, ": token id ", id, " is not in the vocabulary of ", vocab);
 }
 
-// Checks that no other setting forbids the tokens that end the reasoning. The filter allows only such a token when it must come next, so no
-// token would be left if another setting forbade it.
+// Checks that no other setting forbids the tokens that end the reasoning. When the reasoning must end, the filter allows only these tokens,
+// so no token would be left if another setting forbade them.
 void check_reasoning(const GenerateParams& params, std::int32_t vocab) {
   const ReasoningMarks& marks = *params.reasoning;
   const std::span<const std::int32_t> close = marks.close_ids;

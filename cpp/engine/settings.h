@@ -32,8 +32,8 @@ double shortest(float value);
 
 bool within(double value, const Range& range);  // returns false for a NaN
 
-// These functions throw invalid_argument, with the setting's name, its value and its range. `shown` is the value as a text for the message.
-// It is needed if a double cannot hold all digits of the value.
+// These functions check settings. For a value out of range they throw invalid_argument, with the setting's name, its value and its range.
+// `shown` is the text of the value in the message. It is needed only if a double cannot hold all digits of the value.
 void check_range(std::string_view name, double value, const Range& range, std::string_view shown = {});
 void check_bias(std::int32_t id, double bias);  // checks one entry of logit_bias
 void check(const SamplingParams& params, std::int32_t vocab);

@@ -9,9 +9,8 @@
 namespace pumice::engine {
 
 inline constexpr std::int64_t kSnapshotTokens = 2048;  // a sequence leaves a state after each multiple of this many tokens
-// Minimum distance, in tokens, between the end of a prompt and the state that the prompt leaves. This state is left at the last page end
-// with that distance. The reason for the distance is that a chat template may end a prompt with tokens that the next turn's prompt lacks
-// ("<think>"). The next turn can still continue from this earlier state.
+// Number of tokens. A prompt leaves a state at the last page end that is at least so many tokens before the prompt's end, because a chat
+// template may end a prompt with tokens that the next turn's prompt lacks ("<think>"). The next turn can still continue from this state.
 inline constexpr std::int64_t kTurnTokens = 16;
 
 // Returns true if the sequence must leave the state after its first `tokens` tokens.
@@ -20,8 +19,8 @@ inline bool is_snapshot(const Sequence& s, std::int64_t tokens) {
   if (tokens % kSnapshotTokens == 0) return true;
   const std::int64_t prompt = s.prompt->tokens;
   if (tokens <= prompt && tokens == (prompt - kTurnTokens) / kPageTokens * kPageTokens) return true;
-  // The prefix tree had the text's pages up to this point when the sequence began. So several texts begin with these tokens, and the next
-  // such text can continue from this state.
+  // When the sequence began, the prefix tree had pages for the first known() tokens. So several texts begin with these tokens, and the next
+  // text that does can continue from this state.
   return tokens == s.table.known();
 }
 

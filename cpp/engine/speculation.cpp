@@ -10,9 +10,9 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::size_t kLongestMatch = 32;
-constexpr double kForgets = 0.95;  // at each new step, the weight of earlier steps is multiplied by this
-// Amounts of the account in Guesses, in units of the duration of a step: the amount that is added at each step, the first balance, and the
-// largest balance.
+constexpr double kForgets = 0.95;  // StepCost::saw() multiplies the weight of earlier steps by this
+// Each step adds kFree to the account in Guesses. kFirst is the account's first balance, and kMostSaved its largest. The unit is the
+// duration of a step.
 constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;
 // Maximum number of rows of a sequence that the drafter's cache may lack when guesses are made for the sequence. If the cache lacks more,
 // the missing rows are first computed in runs of their own.
@@ -73,7 +73,7 @@ std::int32_t Guesses::wanted(const StepCost& cost, std::int64_t rows, double ext
 void Guesses::saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid) {
   const double step = cost.step(static_cast<double>(rows));
   account_ = std::min(account_ - paid + (kFree + static_cast<double>(accepted)) * step, kMostSaved * step);
-  const double keeps = guessed > 0 ? 0.9 : 0.98;  // weight that earlier results keep; they are forgotten more slowly without guesses
+  const double keeps = guessed > 0 ? 0.9 : 0.98;  // weight of earlier results; steps without guesses forget them more slowly
   hits_ = 1.4 + (hits_ - 1.4) * keeps;
   tests_ = 2 + (tests_ - 2) * keeps;
   hits_ += static_cast<double>(accepted);
@@ -199,8 +199,8 @@ void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
   try {
     for (Task& task : tasks)
       if (prepare(task)) active.push_back(&task);
-    // If the cache lacks more than kCatchUp rows of a sequence, the sequence gets no guesses now. Rows of the first such sequence are
-    // computed in a run of their own, not together with the sequences that get guesses, because those need far fewer rows.
+    // If the cache lacks more than kCatchUp rows of a sequence, the sequence gets no guesses now. Instead, a run computes rows of the first
+    // such sequence alone, because the sequences that get guesses lack far fewer rows.
     std::vector<Task*> behind;
     for (Task* task : active)
       if (static_cast<std::int64_t>(task->sequence->ids.size() - task->drafted->ids.size()) > kCatchUp) behind.push_back(task);

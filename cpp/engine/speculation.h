@@ -42,7 +42,7 @@ struct Speculation {                              // settings of a request
 // appended ids are repeated from the first one on, as if the text went on to repeat them.
 void look_up(std::span<const std::int32_t> ids, std::int32_t matching, std::size_t most, std::vector<std::int32_t>& guesses);
 
-// Estimates the duration of steps that only decode. It is a linear function of the number of rows, fitted to recent steps.
+// Estimates the duration of steps that only decode, by a linear function of the number of rows that is fitted to recent steps.
 class StepCost {
  public:
   void saw(std::int32_t rows, double seconds);  // enters the duration of a step with `rows` rows
@@ -95,7 +95,7 @@ class Guesses {
   std::unique_ptr<OwnDraft> own;     // null if the model's draft head makes no guesses for the sequence
 
  private:
-  double hits_ = 1.4, tests_ = 2;  // weighted numbers of recent guesses that were right, and that were compared with a token
+  double hits_ = 1.4, tests_ = 2;  // hits_ / tests_ is the weighted fraction of recent guesses that were right; 0.7 before the first guess
   double account_ = 0;             // balance of the account, in seconds
   bool opened_ = false;            // true if account_ has its first balance
 };
@@ -105,8 +105,8 @@ class Guesses {
 // steps, and has its own cache.
 class Drafter {
  public:
-  // `owner` keeps the smaller model alive. When the drafter no longer needs some of its pages, it calls freed() without holding a lock, so
-  // that other callers of the smaller model can use these pages.
+  // `owner` keeps the smaller model alive. `freed` is called, without a lock, when pages of the smaller model may have become free for its
+  // other callers.
   Drafter(std::shared_ptr<const void> owner, Runtime& runtime, std::function<void()> freed = {})
       : owner_(std::move(owner)), runtime_(runtime), freed_(std::move(freed)) {}
 
@@ -117,7 +117,7 @@ class Drafter {
     std::vector<std::int32_t>* guesses;
   };
   // Adds guesses to each task. A task gets no guesses if the cache has too few pages for its sequence, or if the cache lacks many rows of
-  // the sequence. If the cache lacks many rows of some sequences, the call computes a part of these rows for one of these sequences.
+  // the sequence. In the second case, some of the missing rows are computed, in each call for only one sequence.
   void propose(std::span<Task> tasks, const Cancel& cancel);
   void release(Drafted& drafted);
   double seconds_per_guess() const { return seconds_per_guess_; }
@@ -136,9 +136,9 @@ class Drafter {
 };
 
 // Makes guesses with the model's own draft head (model::Config::draft) or its assistant (model/assistant.h). A draft head is a layer that
-// guesses the token after a sequence's last id from this id and from the body's hidden row from which the id was chosen. The draft head's
-// keys and values are in the pages of the sequence. The body stores these keys and values for all computed ids. A run of the draft head
-// stores them for the last id and for earlier guesses, and the step that computes these rows overwrites them.
+// guesses the token after a sequence's last id. Its inputs are this id and the body's hidden row from which the id was chosen. Its keys and
+// values are in the pages of the sequence. Steps store them for all computed ids. A run of the draft head stores temporary ones for the
+// last id and for earlier guesses, until a step computes these ids.
 class DraftHead {
  public:
   struct Task {

@@ -14,7 +14,8 @@
 
 namespace pumice::engine {
 
-// Thread-safe. The programs and the placement must outlive this object.
+// Makes the parts of each program when they are first asked for, and keeps them. Thread-safe. The programs and the placement must outlive
+// this object.
 class StageParts {
  public:
   struct Part {

@@ -12,7 +12,8 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kTextRows = 4;  // minimum number of rows for a text in a step, because the smallest tile of any kernel has 4 rows
+// Minimum number of rows of a prompt or text in a step. Fewer rows would not be faster, because the smallest tile of any kernel has 4 rows.
+constexpr std::int64_t kTextRows = 4;
 // Minimum number of sequences for which tokens are chosen on all workers of the device. With fewer sequences, this thread alone is faster,
 // because it need not wait until the device is free.
 constexpr std::size_t kParallelSampling = 5;
@@ -33,11 +34,11 @@ void Step::assemble(const Plan& plan) {
       parts_.push_back({.sequence = &s, .rows = rows, .samples = !s.task && rows == s.pending()});
     }
   }
-  // sample() expects the parts with texts without choices (TextTask) at the end.
+  // sample() expects the parts of sequences with a TextTask at the end.
   std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->task; });
 }
 
-// Makes guesses with the model's draft head, for all sequences that use it at once.
+// Makes guesses with the model's draft head, together for all sequences that use it.
 void Step::guess_with_draft_head(Runtime& runtime, const Cancel& cancel) {
   std::vector<DraftHead::Task> tasks;
   for (Part& part : parts_) {
@@ -53,8 +54,8 @@ void Step::guess_with_draft_head(Runtime& runtime, const Cancel& cancel) {
   guess_seconds_ += own_seconds_;
 }
 
-// Makes guesses for all parts whose sequences may have guesses (Sequence::guess_room). Lookups come first, then each draft model guesses
-// for all sequences that use it at once, and then the model's draft head.
+// Makes guesses for all parts whose sequences may have guesses (Sequence::guess_room). Lookups come first, then the
+// draft models, each of which guesses for all its sequences together, and then the model's draft head.
 void Step::guess(Runtime& runtime, const Cancel& cancel) {
   guess_seconds_ = own_seconds_ = 0;
   own_guesses_ = 0;
@@ -99,7 +100,8 @@ void Step::guess(Runtime& runtime, const Cancel& cancel) {
 
 namespace {
 
-// Returns how many tokens may be guessed at most if the filters allow only one text.
+// Returns how many tokens may be guessed because a filter allows only one text (TokenFilter::foreseen). Returns 0 if no filter can
+// foresee its text.
 std::size_t foreseeable(const Sequence& s) {
   const bool asks = s.guess_room > 0 && s.params->speculation.foreseen;
   return asks && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }) ? static_cast<std::size_t>(s.guess_room) : 0;
@@ -262,13 +264,13 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   if (!sampling_.empty()) sample(runtime, spaces[0], cancel);
   read_texts(runtime, spaces[0], cancel);
   const auto failed = std::ranges::find_if(parts_, [](const Part& part) { return part.error && part.error->kind() == ErrorKind::numeric; });
-  if (failed != parts_.end()) {  // only one text is computed again to find the layer, because other requests wait during this time
+  if (failed != parts_.end()) {  // computes only the first failed text again, because other requests wait meanwhile
     failed->error.emplace(ErrorKind::numeric, failed->error->what() + runtime.where_not_finite(failed->sequence->ids, {}, cancel));
   }
   return true;
 }
 
-// Computes the results of texts without choices (TextTask), and copies them to their callers' memory.
+// Computes the results of all sequences with a TextTask, and copies the results to the callers' memory.
 void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   for (Part& part : parts_) {
@@ -278,7 +280,7 @@ void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
     try {
       s.task->take(runtime, space, s.ids, s.computed + part.wanted.first, hidden, logits_, cancel);
     } catch (const Error& error) {
-      // The tokens of the other requests are chosen already, so the error must end only this text.
+      // The tokens of other requests are chosen already, so the error must end only this text.
       if (error.kind() == ErrorKind::cancelled || error.kind() == ErrorKind::device_lost) throw;
       part.error.emplace(error);
     } catch (const std::bad_alloc&) {

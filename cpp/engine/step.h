@@ -22,20 +22,20 @@ class Step {
     Sequence* sequence;
     std::int32_t rows;                       // number of the sequence's ids that are computed; the rows of guesses come after them
     bool samples;                            // true if a token is chosen after the last of these rows
-    std::size_t first_choice = 0;            // index in choices_ of the part's first choice; those for followers or after guesses come next
+    std::size_t first_choice = 0;            // index in choices_ of the part's first choice; the part's other choices come next
     std::optional<Error> error = {};         // why no token could be chosen, for example because of a NaN
     std::vector<std::int32_t> guesses = {};  // guesses (draft tokens) for the ids after the sequence's last id
     std::size_t chosen = 0;                  // number of rows after which a token was chosen: the accepted guesses, plus one
     bool stopped = false;                    // true if no token could be chosen after a guess; the next step repeats the guess's row
     ChangedIds changed = ChangedIds();       // the ids of Sequence::changed, and the guesses; used only if there are guesses
     std::int64_t masks = -1;                 // index in allowed_ of the first word of the part's masks; -1 if all tokens are allowed
-    TextTask::Rows wanted = {};              // the rows that yield results of a text without choices (TextTask)
+    TextTask::Rows wanted = {};              // the rows that yield results of the sequence's TextTask
     std::size_t first_sampled = 0;           // index of the last id's row among the output rows of the body
     std::size_t first_wanted = 0;            // index of the first wanted row among the output rows of the body
   };
 
-  // Fills the step with one row of each sequence that decodes, then with chunks of prompts and texts, in the order of plan.live. The number
-  // of rows of each kind is limited by the plan.
+  // Fills the step with one row of each sequence that decodes, then with chunks of prompts and of the texts of TextTasks. Sequences come in
+  // the order of plan.live. plan.decode_rows and plan.prompt_rows limit the numbers of rows.
   void assemble(const Plan& plan);
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Part>& parts() const { return parts_; }

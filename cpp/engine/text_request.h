@@ -1,4 +1,4 @@
-// A caller's handle to a request that computes a text without choices (TextTask) in the batch that all callers share.
+// A caller's handle to a request with a TextTask, which computes a given text in the batch that all callers share.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace pumice::engine {
 // Throws invalid_argument, context_length or out_of_memory if the model cannot compute the text.
 void check_text(const Runtime& runtime, std::span<const std::int32_t> ids);
 
-// Only one thread may use a TextRequest. The destructor releases the pages.
+// A request for one given text. Only one thread may use a TextRequest. The destructor releases the pages of the text.
 class TextRequest {
  public:
   // Throws as check_text() does.

@@ -31,7 +31,7 @@ class TextTask {
     scores        // the log-probability of each token but the first
   };
 
-  // The rows that yield results in a piece of a text. A step computes one piece. `first` is relative to the first row of the piece.
+  // The rows that yield results, of the rows that one step computes of a text. `first` is relative to the first of the step's rows.
   struct Rows {
     std::int32_t first = 0, count = 0;
   };
@@ -45,7 +45,7 @@ class TextTask {
   bool wants_room() const { return wants_ == Wants::room; }
   // Returns true if the sequence must keep its pages until the caller has read or written them.
   bool keeps_pages() const { return wants_ == Wants::pages || wants_ == Wants::room; }
-  // Returns which rows yield results in the piece with the tokens past, ..., past + rows - 1 of a text of `tokens` tokens.
+  // Returns which rows yield results in a step with the tokens past, ..., past + rows - 1 of a text of `tokens` tokens.
   Rows wanted(std::int64_t past, std::int32_t rows, std::int64_t tokens) const;
 
   // Computes the results of the hidden rows after tokens first, first + 1, ... of `ids`, and copies the results to `out`. `scratch` is used

@@ -11,7 +11,7 @@
 
 namespace pumice::engine {
 
-// All users of a model's vocabulary share one TokenBytes object, which never changes.
+// The bytes of each token of a vocabulary. All users of a model's vocabulary share one object, which never changes.
 class TokenBytes {
  public:
   // `bytes` holds the bytes of all tokens one after another. `lengths` holds the number of bytes of each token, or 0 for an id that stands

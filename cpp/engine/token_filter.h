@@ -8,8 +8,8 @@
 
 namespace pumice::engine {
 
-// Each sequence has filters of its own. accept() is called for each token that is appended to the sequence. If a filter throws an Error,
-// only the request of its sequence ends.
+// Decides which tokens are allowed next in one sequence. accept() is called for each token that is appended to the sequence. If a filter
+// throws an Error, only the request of its sequence ends.
 class TokenFilter {
  public:
   virtual ~TokenFilter() = default;
@@ -18,8 +18,8 @@ class TokenFilter {
   virtual bool accept(std::int32_t id) = 0;                // appends a token; returns false if no token can follow (Finish::grammar)
   virtual std::unique_ptr<TokenFilter> clone() const = 0;  // needed for the other sequences of a prompt, and to try guesses
   virtual bool open() const { return false; }              // returns true if all tokens are allowed next, so that mask() need not be called
-  // Returns the index in the answer of the first token that ends the reasoning because the reasoning budget is used up. This token might
-  // not have been chosen yet. Returns -1 if the budget is not used up.
+  // If the reasoning budget is used up, returns the index in the answer at which the filter ends the reasoning. The token at this index
+  // might not have been chosen yet. Otherwise returns -1.
   virtual std::int64_t reasoning_cut() const { return -1; }
 
   // The argument of foreseen() is the mask for the next token. If all tokens that the mask allows are beginnings of one text (for example,
