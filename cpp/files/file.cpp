@@ -120,7 +120,7 @@ void File::require_unchanged() const {
     if (now.st_nlink != opened_.st_nlink || now.st_mode != opened_.st_mode || now.st_uid != opened_.st_uid || now.st_gid != opened_.st_gid)
       return true;
     struct stat named;
-    // Renaming a file changes its st_ctime, too. If the path no longer leads to this file, this is taken for the reason of the change.
+    // A new name changes st_ctime, too. If the path no longer leads to this file, the file was probably only renamed.
     return ::stat(path_.c_str(), &named) != 0 || !same_inode(named, now);
   };
   if (same_contents()) return;
@@ -176,8 +176,8 @@ Descriptor Folder::open_link_target(const std::string& name) const {
 
   const Descriptor leads_to = open_at(descriptor_.get(), target_folder, os::kOpenFolder);
   if (!leads_to) return {};
-  // In the Hugging Face cache, snapshots/<commit>/<file> is a link to ../../blobs/<hash>. The link of a file in a subfolder of the snapshot
-  // goes up one more level.
+  // A link may lead to the same folder, or to the blobs folder of the Hugging Face cache. There, snapshots/<commit>/<file> is a link to
+  // ../../blobs/<hash>. The link of a file in a subfolder of the snapshot goes up one more level.
   bool allowed = same_folder(leads_to.get(), descriptor_.get());
   for (const char* blobs : {"../../blobs", "../../../blobs"}) {
     if (allowed) break;

@@ -1,9 +1,11 @@
+// Converts blocks of GGUF formats to formats of core/formats.def that hold the same weights exactly.
+//
+// The IQ formats store indices of vectors of 4 or 8 values (iq_grids.h), which signs and scales multiply. So each weight is a scale times
+// one of at most 16 small integers. The formats IQ1_E, IQ2_E, IQ3_XXS_E and IQ3_S_E of core/formats.def store, for each weight, a code: the
+// index of this integer in a table.
+//
 // Sources of ids, names, sizes and layouts: ggml-common.h and ggml-quants.c of ggml-org/llama.cpp; gguf-py constants.py and quants.py. The
 // wide Q2_0: ggml-common.h of PrismML's fork, which wrote the Bonsai files.
-//
-// In the IQ formats a code is the index of a vector of 4 or 8 values (iq_grids.h). Signs and scales multiply these values. So each weight
-// is a scale times one of at most 16 small integers. A format of core/formats.def whose codes are indices of a table of these integers
-// holds such weights exactly.
 #include "files/gguf_formats.h"
 
 #include <algorithm>
@@ -96,8 +98,8 @@ void put_scale(std::uint8_t* scales, int i, std::uint32_t scale) {
 }
 
 // ---------------------------------------------------------------- IQ2 and IQ3
-// Block: f16 d; for each 32 weights four indices of one byte, then 32 bits with four times seven signs and a 4-bit scale s.
-// Weight: d * (0.5 + s) / 4 * value.
+// Converts a block of IQ2_XXS. The block has an f16 d and, for each 32 weights, four indices of one byte and a word of 32 bits. The word
+// has seven signs for each index, and a 4-bit scale s. A weight is d * (0.5 + s) / 4 * value.
 void expand_iq2_xxs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
@@ -110,8 +112,8 @@ void expand_iq2_xxs(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Block: f16 d; for each 8 weights 16 bits with a 9-bit index and seven signs; for each 16 weights a 4-bit scale s.
-// Weight: d * (0.5 + s) / 4 * value.
+// Converts a block of IQ2_XS. The block has an f16 d, then 16 bits for each 8 weights (a 9-bit index and seven signs), and then a 4-bit
+// scale s for each 16 weights. A weight is d * (0.5 + s) / 4 * value.
 void expand_iq2_xs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -121,8 +123,8 @@ void expand_iq2_xs(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), block + 66, codes, out);
 }
 
-// Block: f16 d; the low eight bits of 32 indices; 32 bytes of signs; the top two bits of the indices; for each 16 weights a 4-bit scale s.
-// Weight: d * (0.5 + s) / 4 * value.
+// Converts a block of IQ2_S. The block has an f16 d, the low eight bits of 32 indices, 32 bytes of signs, the top two bits of the 32
+// indices, and a 4-bit scale s for each 16 weights. A weight is d * (0.5 + s) / 4 * value.
 void expand_iq2_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -132,8 +134,8 @@ void expand_iq2_s(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), block + 74, codes, out);
 }
 
-// Block: f16 d; 64 indices of one byte; for each 32 weights 32 bits with four times seven signs and a 4-bit scale s.
-// Weight: d * (0.5 + s) / 2 * value.
+// Converts a block of IQ3_XXS. The block has an f16 d, 64 indices of one byte, and a word of 32 bits for each 32 weights. The word has four
+// times seven signs, each for 8 weights, and a 4-bit scale s. A weight is d * (0.5 + s) / 2 * value.
 void expand_iq3_xxs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[4] = {};
@@ -147,8 +149,8 @@ void expand_iq3_xxs(BlockBytes block, std::uint8_t* out) {
   write_four_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Block: f16 d; the low eight bits of 64 indices; the ninth bits of the indices; 32 bytes of signs; for each 32 weights a 4-bit scale s.
-// Weight: d * (1 + 2 s) * value.
+// Converts a block of IQ3_S. The block has an f16 d, the low eight bits of 64 indices, the ninth bits of the 64 indices, 32 bytes of signs,
+// and a 4-bit scale s for each 32 weights. A weight is d * (1 + 2 s) * value.
 void expand_iq3_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -163,8 +165,8 @@ void expand_iq3_s(BlockBytes block, std::uint8_t* out) {
 // Writes the codes of entry `index` of the IQ1 grid. The codes say that 1/8 is subtracted from each value (if `minus`) or added to it.
 void put_delta(int index, bool minus, std::uint8_t* codes) { put_eight(kGridIq1[index], minus ? 255 : 0, codes); }
 
-// Block: f16 d; the low eight bits of 32 indices; for each 32 weights 16 bits with the top three bits of four indices, a 3-bit scale s, and
-// a bit that is set if 1/8 is subtracted. Weight: d * (2 s + 1) * (value - 1/8), or d * (2 s + 1) * (value + 1/8).
+// Converts a block of IQ1_S. The block has an f16 d, the low eight bits of 32 indices, and 16 bits for each 32 weights: the top three bits
+// of four indices, a 3-bit scale s, and a bit m. A weight is d * (2 s + 1) * (value - 1/8) if m is set, else d * (2 s + 1) * (value + 1/8).
 void expand_iq1_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
@@ -177,8 +179,9 @@ void expand_iq1_s(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Block: the low eight bits of 32 indices; for each index 4 bits with its top three bits and a bit that is set if 1/8 is subtracted; four
-// words of 16 bits, each with the 3-bit scales of four sub-blocks of 16 weights, and 4 bits of d. Weight as in IQ1_S.
+// Converts a block of IQ1_M. The block has the low eight bits of 32 indices, 4 bits for each index (its top three bits and the bit m of
+// IQ1_S), and four words of 16 bits. A word has the 3-bit scales of four sub-blocks of 16 weights, and 4 of the 16 bits of d. Weights are
+// as in IQ1_S.
 void expand_iq1_m(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
@@ -196,8 +199,8 @@ void expand_iq1_m(BlockBytes block, std::uint8_t* out) {
 }
 
 // ---------------------------------------------------------------- values of one or two bits
-// Block: 48 bytes with five codes from 0 to 2 each, 4 bytes with four codes each, f16 d. Code n of a byte b is digit n of b / 256 in base
-// 3: the integer part of 3 * fraction(b * 3^n / 256). Weight: d * (code - 1).
+// Converts a block of TQ1_0. The block has 48 bytes with five codes from 0 to 2 each, 4 bytes with four codes each, and an f16 d. Code n of
+// a byte b is digit n of b / 256 in base 3: the integer part of 3 * fraction(b * 3^n / 256). A weight is d * (code - 1).
 void expand_tq1_0(BlockBytes block, std::uint8_t* out) {
   std::uint8_t pairs[64] = {};
   int weight = 0;
@@ -216,23 +219,24 @@ void expand_tq1_0(BlockBytes block, std::uint8_t* out) {
   write_ternary(load<std::uint16_t>(block + 52), pairs, out);
 }
 
-// Block: codes of 2 bits as in Q2_K, f16 d. Weight: d * (code - 1).
+// Converts a block of TQ2_0. The block has codes of 2 bits in the order of Q2_K, and an f16 d. A weight is d * (code - 1).
 void expand_tq2_0(BlockBytes block, std::uint8_t* out) { write_ternary(load<std::uint16_t>(block + 64), block, out); }
 
-// Block: f16 d, one bit for each weight. A weight is d if its bit is set, else -d.
+// Converts a block of Q1_0. The block has an f16 d, and one bit for each weight. A weight is d if its bit is set, else -d.
 void expand_q1_0(BlockBytes block, std::uint8_t* out) {
   write_q4_0(block, 128, [&](int i) { return 2 * (block[2 + i / 8] >> (i % 8) & 1) - 1; }, out);
 }
 
-// Block: f16 d, codes of 2 bits. Weight: d * (code - 1).
+// Converts a block of n weights of Q2_0. The block has an f16 d, and codes of 2 bits. A weight is d * (code - 1).
 template <int n>
 void expand_q2_0(BlockBytes block, std::uint8_t* out) {
   write_q4_0(block, n, [&](int i) { return (block[2 + i / 4] >> (i % 4 * 2) & 3) - 1; }, out);
 }
 
 // ---------------------------------------------------------------- NVFP4
-// Block: an E4M3 scale for each 16 weights; then 8 bytes for each 16 weights, with the codes of weights j and 8 + j in byte j. Weight:
-// scale * value of the E2M1 code. The sign bit of a scale is not used. Scales are halved, because kE2m1Values are doubled.
+// Converts a block of NVFP4. The block has an E4M3 scale for each 16 weights, and then 8 bytes for each 16 weights. Byte j has the codes of
+// weights j and 8 + j. A weight is scale * value of its E2M1 code. The sign bit of a scale is not used. The scales are halved, because
+// kE2m1Values are doubled.
 void expand_nvfp4(BlockBytes block, std::uint8_t* out) {
   for (int pair = 0; pair < 2; ++pair, out += 24) {
     for (int sub = 0; sub < 2; ++sub) {

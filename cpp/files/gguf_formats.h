@@ -18,8 +18,8 @@ struct GgufFormat {
   std::uint32_t id;
   std::string_view name;
   std::int64_t block, block_bytes;  // number of weights in a block, and number of bytes
-  // The format to which tensors are converted. Empty if tensors in this format cannot be used, because it holds no weights or GGUF has
-  // dropped it.
+  // The format to which tensors are converted. Empty if tensors in this format cannot be used, because the format holds no weights, or
+  // because GGUF has dropped it.
   std::optional<Format> as;
   // Writes the weights of one block in the format `as`. Cannot fail, because any bytes are a valid block.
   void (*expand)(const std::uint8_t* block, std::uint8_t* out) = nullptr;
@@ -35,10 +35,10 @@ const GgufFormat& wide_q2_0();
 // invalid_argument if format.as is empty, and out_of_memory if the converted tensor would have 2^63 bytes or more.
 TensorInfo expanded(TensorInfo tensor, const GgufFormat& format);
 
-// Looks for the factors of NVFP4 tensors. A tensor "X.weight" may have one factor, or a factor for each expert, in a tensor "X.scale".
-// After this call, the rows of X.weight are multiplied by the factor when they are read. Removes the tensors with factors from `tensors`,
-// and also the scales of activations ("X.input_scale"), because activations are not rounded here. `files` are the files of the model.
-// Throws model_format if a factor has another shape or format.
+// Looks for the factors of NVFP4 tensors. For a tensor X.weight, there may be a tensor X.scale with one factor, or with a factor for each
+// expert. After this call, the rows of X.weight are multiplied by their factor when they are read. X.scale is removed from `tensors`. So is
+// X.input_scale, the scale of activations, because activations are not rounded here. `files` are the files of the model. Throws
+// model_format if X.scale has another shape or format.
 void apply_factors(const std::vector<File>& files, std::vector<TensorInfo>& tensors);
 
 }  // namespace pumice::files

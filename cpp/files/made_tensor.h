@@ -17,8 +17,9 @@ class MadeTensor {
   MadeTensor& operator=(const MadeTensor&) = delete;
   virtual ~MadeTensor() = default;
 
-  // Writes rows [first, first + count), in the format of the TensorInfo, to `out`. `files` are the files of the model. Thread-safe. Throws
-  // io, and model_format with the names of tensor and row if a number in a file is not allowed (an infinite scale, for example).
+  // Writes rows [first, first + count) to `out`, in the format that the tensor's TensorInfo names. `files` are the files of the model.
+  // Thread-safe. Throws io. Throws model_format, with the tensor's name and the row, if a file has a number that is not allowed (an
+  // infinite scale, for example).
   virtual void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const = 0;
 
   std::string packing;    // how the weights are packed: "AWQ, 4 bits, groups of 128", "IQ2_XXS"

@@ -1,6 +1,6 @@
 // A model on disk. ModelFile has the same interface for GGUF files (also split ones) and safetensors folders (also sharded ones). open()
 // checks everything but the weights themselves. Weights are read only through this class. A ModelFile does not change after it was opened,
-// except for the sums of the bytes that were read. Reads are thread-safe.
+// except for the checksums of the bytes that were read (read_sums.h). Reads are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ class ModelFile {
   // Opens a .safetensors file that has no metadata. The caller must know its configuration. Throws as open() does.
   static std::shared_ptr<const ModelFile> open_weights(const std::string& path);
 
-  // Returns a view of the same open files. It sums the bytes that are read through it (read_sums.h). Each load of a model uses its own
-  // view, so that the sums describe the weights of that model.
+  // Returns a view of the same open files. The view keeps checksums of the bytes that are read through it (read_sums.h). Each load of a
+  // model uses its own view, so that the checksums describe the weights of that model.
   std::shared_ptr<const ModelFile> summed() const;
-  // Returns the sums of this view, or null if summed() did not make this view. The indices of ReadSums are those of tensors().
+  // Returns the checksums of this view, or null if summed() did not make this view. ReadSums has the tensors in the order of tensors().
   const ReadSums* sums() const { return sums_.get(); }
-  // Stops summing. Bytes that are read later do not change the sums.
+  // After this call, bytes that are read no longer change the checksums.
   void finish_sums() const {
     if (sums_) sums_->finish();
   }
@@ -46,8 +46,8 @@ class ModelFile {
   Kind kind() const { return contents_->kind; }
   std::uint64_t size_bytes() const;                                       // bytes of all weight files
   std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors
-  // The name of the library in schemes.def that packed matrices of a safetensors folder; tensors() returns these matrices unpacked. Empty
-  // if none of these libraries did.
+  // The name of the library that packed matrices of a safetensors folder (schemes.def), or "" if no matrix is packed. tensors() has these
+  // matrices unpacked.
   const std::string& scheme() const { return contents_->scheme; }
 
   // tensors() returns the tensors in the order of the files. find() returns the tensor with this name, or null.

@@ -136,7 +136,7 @@ void NewFile::remove_old_parts() const {
 }
 
 void NewFile::open_part() {
-  // If the file system supports files without a name, the file has none until take_place() links it to its name.
+  // If the file system supports it, the file is made without a name, and take_place() gives it its name.
   if (os::kNameless) {
     const int flags = *os::kNameless | O_WRONLY | O_CLOEXEC;
     file_ = Descriptor(without_interruption([&] { return openat_call(folder_.get(), ".", flags, 0666); }));

@@ -28,7 +28,7 @@ namespace pumice::files {
 
 struct PrefixHead {
   std::uint64_t model = 0;  // engine::Model::fingerprint()
-  std::string made_by;      // text that names everything besides the model that the pages' bytes depend on
+  std::string made_by;      // text that names what determines the bytes of the pages, besides the model and the ids
   std::vector<std::int32_t> ids;
   std::uint64_t page_bytes = 0, state_bytes = 0;  // size of a page and of the state; 0 if the model has no caches, or no state
   std::uint64_t pages() const;

@@ -20,7 +20,8 @@ constexpr std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Odd factors of 25 bits, so that 128 products of a factor and a word of 32 bits add up to less than 2^64.
+// The factors of the words in a block. They are odd and have 25 bits, so that 128 products of a factor and a word of 32 bits add up to less
+// than 2^64.
 constexpr auto kFactors = [] {
   std::array<std::uint32_t, kWords> factors{};
   for (std::uint64_t i = 0; i < kWords; ++i) factors[i] = static_cast<std::uint32_t>(mixed(i) >> 39) | 1;
@@ -49,8 +50,8 @@ std::uint64_t part_of_word(const std::uint8_t* bytes, std::uint64_t skipped, std
 
 }  // namespace
 
-// The result is a sum over all blocks, modulo 2^128. Each block adds its sum_of_words() times an odd number of 64 bits, which depends on
-// the block's index.
+// Adds up all blocks, modulo 2^128. Each block counts as its sum_of_words(), times an odd number of 64 bits that depends on the block's
+// index.
 WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes) {
   using Wide = unsigned __int128;
   const std::uint8_t* at = bytes.data();

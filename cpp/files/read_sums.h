@@ -23,7 +23,7 @@ WideSum operator+(WideSum a, WideSum b);
 // core of 2023.
 WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes);
 
-// The sums of all tensors of a file. If a byte of a tensor is added several times, it counts once. Bytes may be added in any order, in
+// The checksums of all tensors of a file. If a byte of a tensor is added several times, it counts once. Bytes may be added in any order, in
 // pieces of any length, from any thread.
 class ReadSums {
  public:

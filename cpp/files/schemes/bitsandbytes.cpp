@@ -1,8 +1,8 @@
 // bitsandbytes. A matrix of R rows and C columns in 4 bits (nf4, fp4) consists of these tensors:
 //   weight           U8 [R C / 2, 1] (or [1, R C / 2]): the codes of all rows as one list; the first code of a byte is in its high half
 //   weight.quant_map F32 [16]: the values of the codes
-//   weight.absmax    the factors, one for each block of `blocksize` codes: F32 [blocks], or U8 [blocks] if the factors are themselves
-//                    codes. Then factor i is nested_quant_map[code i] * nested_absmax[i / nested_blocksize] + nested_offset, and there are
+//   weight.absmax    F32 [blocks]: a factor for each block of `blocksize` codes. If absmax is U8, it has codes of the factors. Factor i is
+//                    then nested_quant_map[code i] * nested_absmax[i / nested_blocksize] + nested_offset, from these tensors:
 //     weight.nested_absmax    F32 [blocks / nested_blocksize]
 //     weight.nested_quant_map F32 [256]
 //   weight.quant_state.bitsandbytes__nf4 (or __fp4) U8: JSON with shape, dtype, blocksize, nested_blocksize and nested_offset

@@ -26,11 +26,10 @@ class ByteRows {
   std::int64_t width(std::size_t tensor) const { return widths_[tensor]; }  // n of the tensor with this index
   // Reads rows [first, first + count) of each tensor: those of tensor i to out[i]. Row numbers go on from one expert to the next.
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::span<std::uint8_t* const> out) const;
-  // Returns a tensor whose rows `made` makes from the rows of these tensors. For a matrix, it is called NAME.weight and has the shape
-  // [rows, columns]. For a stack of experts, it has the shape [experts, rows, columns]. It is then called NAME, unless the stack is
-  // transposed in the folder. A transposed stack becomes one that is not transposed, and is called NAME.weight, so that its name tells the
-  // two apart. Families whose stacks are transposed in folders (TensorName::transposed) take NAME as transposed and NAME.weight as not
-  // transposed. Other families look only for NAME.
+  // Returns a tensor whose rows `made` makes from the rows of these tensors. A matrix becomes NAME.weight with the shape [rows, columns]. A
+  // stack of experts becomes NAME with the shape [experts, rows, columns]. A transposed stack becomes a stack that is not transposed. It is
+  // called NAME.weight, because families with transposed stacks (TensorName::transposed) take a tensor called NAME for a transposed one.
+  // Other families look only for NAME.
   TensorInfo tensor(const std::string& name, std::int64_t cols, Format format, std::shared_ptr<const MadeTensor> made) const;
 
  private:

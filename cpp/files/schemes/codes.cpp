@@ -15,10 +15,9 @@ namespace {
 
 constexpr std::size_t kBlock = 32;  // number of weights in a block of each format in kTargets except A4, whose blocks have 128
 
-// A format that packed matrices are converted to. It holds scale * (code - zero), or scale * code + bias, exactly for codes of up to
-// `most_bits` bits. `low` is the integer that code 0 of the format stands for; it is not used for A4, whose blocks have zeros of their own.
-// A matrix is converted to the first format in kTargets that suits its offsets and number of bits, and in which no block of the matrix
-// would need two scales.
+// A format to which packed matrices are converted. It holds scale * (code - zero), or scale * code + bias, exactly if the codes have at
+// most `most_bits` bits. `low` is the integer that code 0 of the format stands for. A4 does not use `low`, because its blocks have zeros of
+// their own.
 struct Target {
   Format format;
   int most_bits;
@@ -34,6 +33,8 @@ constexpr Target kTargets[] = {
 // Returns whether rows divide into blocks of `block` columns, and no block has columns of two groups.
 bool divides(const Codes& codes, std::int64_t block) { return codes.cols % block == 0 && (codes.groups == 1 || codes.group % block == 0); }
 
+// Returns the first format in kTargets that suits the codes and in which no block would need two scales. If each would need two, returns
+// the last one that suits the codes. Returns null if none does.
 const Target* target_of(const Codes& codes) {
   const Target* found = nullptr;
   for (const Target& target : kTargets) {
@@ -49,7 +50,7 @@ std::string packing_of(const Codes& codes) {
   return str(codes.library, ", ", codes.bits, " bits, ", groups, codes.group_of.empty() ? "" : ", act-order");
 }
 
-// Returns why no format holds the weights exactly, or "".
+// Returns why no format holds the weights exactly, or "" if a format does.
 std::string why_not_exact(const Codes& codes) {
   if (!target_of(codes))
     return str("no format has codes of ", codes.bits, " bits with ", codes.offsets == Offsets::zeros ? "zero points" : "biases");
@@ -80,7 +81,7 @@ void unpack_each(const std::uint32_t* words, std::int64_t count, std::uint8_t* o
   for (std::int64_t i = whole * kInWord; i < count; ++i)
     out[i] = static_cast<std::uint8_t>(words[whole] >> ((i - whole * kInWord) * bits) & kMask);
 }
-// Four bits: the two halves of each byte are moved to bytes of their own, eight values at a time.
+// For 4 bits: moves the two halves of each byte to bytes of their own, eight values at a time.
 template <>
 void unpack_each<4>(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
   const auto spread = [](std::uint32_t word) {
@@ -98,7 +99,7 @@ void unpack_each<4>(const std::uint32_t* words, std::int64_t count, std::uint8_t
   std::memcpy(out, &eight, static_cast<std::size_t>(count));
 }
 
-// Eight bits: the values are the bytes of the words.
+// For 8 bits: copies the words, because their bytes are the values.
 template <>
 void unpack_each<8>(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
   std::memcpy(out, words, static_cast<std::size_t>(count));

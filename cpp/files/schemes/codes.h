@@ -46,9 +46,9 @@ struct Codes {
   std::function<CodeRows(std::span<const File> files, std::int64_t first, std::int64_t count)> read;
 };
 
-// Returns the tensor that is made from these codes. Its format holds every weight exactly, because each block of 32 weights (A4: 128) has a
-// half float as its scale, and gets the scale that these weights have in the file. If no format can do this, the tensor is F32, and
-// MadeTensor::not_exact says why.
+// Returns the tensor that is made from these codes. Its format holds every weight exactly: each block of 32 weights (A4: 128) gets the
+// scale that these weights have in the file, as a half float. If no format can do this, the tensor is F32, and MadeTensor::not_exact says
+// why.
 TensorInfo made_of(Codes codes);
 
 // Returns a tensor called MODULE.weight with the shape [rows, cols], whose rows `made` makes. Its file and offset are those of the packed

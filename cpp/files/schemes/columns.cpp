@@ -9,12 +9,14 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::int64_t kMultiple = 64;  // the number of rows in a slab is a multiple of this, so that the slab ends with a whole word
-// The size of a slab in bytes. It is large because a read of 2 KiB takes 0.9 us, of which 0.7 us is the call. With this size a slab has all
-// columns of most matrices, so that one call can read many whole lines.
+// A slab is the memory of the rows that are read at once (Columns::Slab). Its number of rows is a multiple of this, so that it ends with a
+// whole word of each line.
+constexpr std::int64_t kMultiple = 64;
+// The size of a slab in bytes. A slab of this size has all columns of most matrices, so that one call can read many whole lines. Small
+// reads are slow: one of 2 KiB takes 0.9 us, of which 0.7 us is the call.
 constexpr std::int64_t kSlabBytes = 16 << 20;
-// A job reads lines of kJobBytes, which fit into the second-level cache, but at least kJobLines lines, so that it writes 1 KiB or more to
-// each strip.
+// A job reads some lines of a tensor, and writes them to the strips of a slab (Columns::Part). It reads kJobBytes, which fit into the
+// second-level cache, but at least kJobLines lines, so that it writes 1 KiB or more to each strip.
 constexpr std::int64_t kJobBytes = 128 << 10, kJobLines = 16;
 constexpr std::int64_t kLine = 64;  // number of bytes in a line of the cache
 
@@ -46,7 +48,8 @@ void turn_words(std::uint64_t* words) {
 template <class Value>
 void turn(const std::uint8_t* strip, std::int64_t wide, std::int64_t height, std::int64_t width, std::uint8_t* out) {
   constexpr std::int64_t kSize = sizeof(Value), kCount = 8 / kSize, kTile = kLine / kSize;
-  // Number of bytes in a column; number of lines whose values fill whole lines of the cache in `out`.
+  // `column` is the number of bytes in a column. `whole` is the number of lines without the last ones, which do not fill a line of the
+  // cache in `out`.
   const std::int64_t column = height * kSize, whole = height / kTile * kTile;
   std::int64_t col = 0;
   for (; col + kCount <= width; col += kCount) {
@@ -129,7 +132,7 @@ Columns::Slab Columns::with(std::span<const File> files, std::int64_t row) const
   return slab;
 }
 
-// Reads some lines of a tensor, and writes them to their strips.
+// Does one job of a part: reads some lines of its tensor, and writes them to the strips of the slab.
 void Columns::read(std::span<const File> files, const ColumnTensor& each, const Part& part, std::int64_t job, std::uint8_t* slab) const {
   const std::int64_t top = job * part.lines, count = std::min(part.lines, height(each) - top), value = value_bytes(each);
   const std::int64_t across = width(each) * value, bytes = part.columns * value;  // bytes in a whole line; bytes of it that are read

@@ -21,7 +21,7 @@ struct ColumnTensor {
   int bits = 32;
 };
 
-// Reads the same rows of several such tensors together. Some thousand rows are read at once and kept in memory for all threads. All threads
+// Reads the same rows of several transposed tensors together. Some thousand rows are read at once and kept for all threads. All threads
 // that need one of these rows meanwhile help with the reading. Each thread then transposes the rows that it needs.
 class Columns {
   // Says where a slab has the columns of one tensor. (A slab is the memory of the rows that are read at once.) The columns lie in strips. A
@@ -57,7 +57,7 @@ class Columns {
    public:
     // Returns the columns of tensor `i` that have bits of rows [first, end), which are rows of the slab.
     Turned turned(std::size_t i, std::int64_t first, std::int64_t end) const;
-    std::int64_t end() const { return end_; }  // the row after the last one
+    std::int64_t end() const { return end_; }  // number of the row after the slab's last row
 
    private:
     friend class Columns;

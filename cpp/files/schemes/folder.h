@@ -1,4 +1,5 @@
-// What all schemes use: access to the tensors and settings of a safetensors folder whose matrices a library packed, and checks of them.
+// Access to the tensors and settings of a safetensors folder whose matrices a library packed, and checks of them. The functions for all
+// libraries (schemes.def) use it.
 #pragma once
 
 #include <initializer_list>
@@ -89,7 +90,7 @@ class PackedFolder {
   std::shared_ptr<Slices> slices_ = std::make_shared<Slices>();
 };
 
-// The schemes, each in a file of its own.
+// add_NAME(folder) unpacks the matrices that the library NAME of schemes.def has packed. Each function is in a file of its own.
 #define PUMICE_SCHEME(name, library, method) void add_##name(PackedFolder& folder);
 #include "files/schemes/schemes.def"
 #undef PUMICE_SCHEME

@@ -1,6 +1,7 @@
-// A weight is scale * value, a float32 product. Codes 0 to 7 have the values of E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6. Codes 8 to 15 have the
-// negatives of these. NVFP4 has a scale for each 16 columns. It is a float of 8 bits, divided or multiplied by the factor of the matrix in
-// float32. MXFP4 has a scale for each 32 columns. It is 2^(e - 127) with an exponent e of one byte.
+// Reads matrices of floats of 4 bits. A weight is scale * value, a float32 product. Codes 0 to 7 have the values of E2M1: 0, 0.5, 1, 1.5,
+// 2, 3, 4, 6. Codes 8 to 15 have the negatives of these. NVFP4 has a scale for each 16 columns. It is a float of 8 bits, divided or
+// multiplied by the factor of the matrix in float32. MXFP4 has a scale for each 32 columns. It is 2^(e - 127) with an exponent e of one
+// byte.
 // Source: compressors/nvfp4 and mx_utils.py of compressed-tensors 0.20, qtensor/nvfp4_tensor.py (dequantize) of ModelOpt 0.47, OCP
 // Microscaling Formats 1.0.
 #include "files/schemes/fp4.h"

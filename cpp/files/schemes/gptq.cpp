@@ -44,8 +44,8 @@ std::int64_t group_of_module(const PackedFolder& folder, const Settings& setting
   return folder.group_size("group_size", scales, cols, groups);
 }
 
-// Reads the zeros of a row as they are stored. `words` are the words of the column of qzeros in which the row's bits begin, one word for
-// each group. The words of the next column follow them, because the bits may end there.
+// Reads the zeros of a row, one for each group, as they are stored. `words` is the column of qzeros in which the row's bits begin. It has
+// one word for each group. The next column must follow it in memory, because the row's bits may end there.
 void read_zeros(const std::uint32_t* words, std::int64_t row, int bits, std::vector<std::uint8_t>& zeros) {
   const int shift = static_cast<int>(row * bits % 32);
   const std::uint32_t* next = shift + bits > 32 ? words + zeros.size() : words;
