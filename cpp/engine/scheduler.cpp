@@ -139,8 +139,8 @@ void Scheduler::work() {
 }
 
 // Ends all requests with an error. If there is no memory even for this, tries again until it succeeds, because the engine thread must not
-// end. In any case releases the lock for some milliseconds. As long as there is no memory, each step fails at once, and without this pause
-// no caller could take the lock to read its error.
+// end. Always releases the lock for some milliseconds, so that callers can take it to read the error. Without this pause they could not,
+// because each step fails at once as long as there is no memory.
 void Scheduler::fail_all(Lock& lock, const std::exception_ptr& error) {
   for (bool told = false; !told;) {
     try {
@@ -154,7 +154,8 @@ void Scheduler::fail_all(Lock& lock, const std::exception_ptr& error) {
 }
 
 // Chooses tokens for the sequences whose callers have answered with logits. Releases the lock while tokens are chosen, because grammar
-// masks and sampling may take 0.2 s. These sequences are marked as in a step, so that the data that Answers::choose() reads do not change.
+// masks and sampling may take 0.2 s. Meanwhile the sequences are marked as in a step, so that nobody changes the data that
+// Answers::choose() reads.
 void Scheduler::choose_answers(Lock& lock) {
   if (!answers_->gather(roster_.requests())) return;
   lock.unlock();
@@ -270,8 +271,8 @@ void Scheduler::let_go(Lock& lock) {
 }
 
 // ---------------------------------------------------------------- after a fork
-// Must be called in the child of a fork. Releases no pages and destroys no requests, because the forking thread still holds the locks of
-// other objects.
+// Must be called in the child of a fork. Releases no pages and destroys no requests, because this would need locks of other objects, which
+// the forking thread still holds.
 void Scheduler::forget_parent() {
   (void)thread_.release();
   (void)work_.wake.release();

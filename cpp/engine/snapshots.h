@@ -9,8 +9,8 @@
 namespace pumice::engine {
 
 inline constexpr std::int64_t kSnapshotTokens = 2048;  // a sequence leaves a state after each multiple of this many tokens
-// Number of tokens. A prompt leaves a state at the last page end that is at least so many tokens before the prompt's end, because a chat
-// template may end a prompt with tokens that the next turn's prompt lacks ("<think>"). The next turn can still continue from this state.
+// Minimum number of tokens between the state that a prompt leaves and the end of the prompt. A chat template may end a prompt with tokens
+// that the next turn's prompt lacks ("<think>"). The next turn can still continue from a state before these tokens.
 inline constexpr std::int64_t kTurnTokens = 16;
 
 // Returns true if the sequence must leave the state after its first `tokens` tokens.

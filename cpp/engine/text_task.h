@@ -31,7 +31,7 @@ class TextTask {
     scores        // the log-probability of each token but the first
   };
 
-  // The rows that yield results, of the rows that one step computes of a text. `first` is relative to the first of the step's rows.
+  // Says which rows yield results: rows [first, first + count) of the rows that one step computes for a text.
   struct Rows {
     std::int32_t first = 0, count = 0;
   };

@@ -24,7 +24,7 @@ class ByteRows {
 
   std::int64_t rows() const { return experts_ * rows_; }                    // number of rows of all experts
   std::int64_t width(std::size_t tensor) const { return widths_[tensor]; }  // n of the tensor with this index
-  // Reads rows [first, first + count) of each tensor: those of tensor i to out[i]. Row numbers go on from one expert to the next.
+  // Reads rows [first, first + count) of every tensor, those of tensor i to out[i]. The rows of a stack are numbered through all experts.
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::span<std::uint8_t* const> out) const;
   // Returns a tensor whose rows `made` makes from the rows of these tensors. A matrix becomes NAME.weight with the shape [rows, columns]. A
   // stack of experts becomes NAME with the shape [experts, rows, columns]. A transposed stack becomes a stack that is not transposed. It is

@@ -62,7 +62,7 @@ std::string why_not_exact(const Codes& codes) {
   return "";
 }
 
-// Returns the fifth bits of eight codes: bit i is that of code i. The multiplication moves the eight bits into the top byte of the product.
+// Returns the fifth bits of eight codes. Bit i is the fifth bit of code i. The multiplication moves the bits into the product's top byte.
 std::uint8_t fifth_bits(const std::uint8_t* codes) {
   std::uint64_t all;
   std::memcpy(&all, codes, sizeof all);

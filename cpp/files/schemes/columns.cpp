@@ -48,8 +48,7 @@ void turn_words(std::uint64_t* words) {
 template <class Value>
 void turn(const std::uint8_t* strip, std::int64_t wide, std::int64_t height, std::int64_t width, std::uint8_t* out) {
   constexpr std::int64_t kSize = sizeof(Value), kCount = 8 / kSize, kTile = kLine / kSize;
-  // `column` is the number of bytes in a column. `whole` is the number of lines without the last ones, which do not fill a line of the
-  // cache in `out`.
+  // `column` is the number of bytes in a column. `whole` is `height`, rounded down to a number of values that fills whole cache lines.
   const std::int64_t column = height * kSize, whole = height / kTile * kTile;
   std::int64_t col = 0;
   for (; col + kCount <= width; col += kCount) {
@@ -132,7 +131,7 @@ Columns::Slab Columns::with(std::span<const File> files, std::int64_t row) const
   return slab;
 }
 
-// Does one job of a part: reads some lines of its tensor, and writes them to the strips of the slab.
+// Does one of the part's jobs: reads some lines of the tensor, and writes them to the strips of the slab.
 void Columns::read(std::span<const File> files, const ColumnTensor& each, const Part& part, std::int64_t job, std::uint8_t* slab) const {
   const std::int64_t top = job * part.lines, count = std::min(part.lines, height(each) - top), value = value_bytes(each);
   const std::int64_t across = width(each) * value, bytes = part.columns * value;  // bytes in a whole line; bytes of it that are read

@@ -40,7 +40,7 @@ class Columns {
   // A transposed copy of some columns of a tensor. The `height` values of a column lie one after another.
   class Turned {
    public:
-    // Returns the values of the column in which the bits of a row begin. The values of the next column follow them.
+    // Returns the values of the column in which the bits of a row begin. The next column, in which the bits may end, lies behind it.
     template <class Value>
     const Value* column(std::int64_t row) const {
       return reinterpret_cast<const Value*>(bytes_.get() + (row * bits_ / 32 - first_) * column_bytes_);
@@ -55,7 +55,7 @@ class Columns {
   // Some rows that were read. They stay in memory as long as the slab exists.
   class Slab {
    public:
-    // Returns the columns of tensor `i` that have bits of rows [first, end), which are rows of the slab.
+    // Returns a transposed copy of the columns of tensor `i` that have bits of rows [first, end). These rows must be in the slab.
     Turned turned(std::size_t i, std::int64_t first, std::int64_t end) const;
     std::int64_t end() const { return end_; }  // number of the row after the slab's last row
 

@@ -36,9 +36,9 @@ class PackedFolder {
 
   // Returns the modules that have a tensor with one of these suffixes, or a weight of this dtype, in the order of their names.
   std::set<std::string> modules(std::initializer_list<std::string_view> suffixes, std::string_view weight_dtype = "") const;
-  // Returns the names of stacks. A stack is a tensor with the matrices of all experts, called experts.gate_up_proj, for example; a single
-  // expert's matrix is called experts.0.gate_proj.weight. The result has each STACK for which there is a tensor STACK + suffix, or which
-  // has one of the dtypes.
+  // Returns the names of the stacks that have one of the dtypes, or for which there is a tensor called STACK + suffix. A stack is a tensor
+  // with the matrices of all experts, called experts.gate_up_proj, for example. (A single expert's matrix is called
+  // experts.0.gate_proj.weight.)
   std::set<std::string> stacks(std::initializer_list<std::string_view> suffixes, std::initializer_list<std::string_view> dtypes) const;
   const TensorInfo* find(const std::string& name) const;
   const TensorInfo* find(const std::string& module, std::string_view suffix) const { return find(str(module, ".", suffix)); }
