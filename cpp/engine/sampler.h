@@ -28,9 +28,9 @@ inline constexpr float kMostBias = 1e20f;
 struct SamplingParams {
   float temperature = 0.0f;  // 0: greedy
   std::int32_t top_k = 0;    // 0: off. Fan, Lewis and Dauphin 2018: keeps the top_k likeliest tokens
-  // 1: off. Meister et al. 2023: keeps the tokens with surprise nearest the entropy, as many as together have this probability.
+  // 1: off. Meister et al. 2023: keeps the tokens with surprise nearest the entropy, until their probabilities add up to typical_p.
   float typical_p = 1.0f;
-  float top_p = 1.0f;  // 1: off. Holtzman et al. 2020: keeps the likeliest tokens, as many as together have this probability
+  float top_p = 1.0f;  // 1: off. Holtzman et al. 2020: keeps the likeliest tokens, until their probabilities add up to top_p
   float min_p = 0.0f;  // 0: off. Nguyen et al. 2024: keeps tokens with at least this fraction of the likeliest token's probability
   // 1: off. CTRL, Keskar et al. 2019: the logit x of each id that the prompt or the generated text contains is changed once, to x / penalty
   // if x is positive, else to x * penalty.

@@ -249,7 +249,7 @@ void Scheduler::run_step(Lock& lock) {
   step_is_over();
 }
 
-// Must be called when no step reads the sequences any more. Ends the sequences that are marked as leaving, and tells callers their news.
+// Must be called when no step reads the sequences any more. Ends the sequences that are marked as leaving, and tells callers the news.
 void Scheduler::step_is_over() {
   cancel_.reset();
   step_->parts().clear();

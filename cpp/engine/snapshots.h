@@ -1,5 +1,5 @@
-// Decides after which tokens a sequence leaves states in the prefix tree, so that later texts can continue from there. A sequence also
-// leaves a state at its end (PagePool::release). Only models with recurrent layers have states.
+// Decides after which tokens a sequence leaves states in the prefix tree, so that later texts can continue from these states. A sequence
+// also leaves a state at its end (PagePool::release). Only models with recurrent layers have states.
 #pragma once
 
 #include <cstdint>

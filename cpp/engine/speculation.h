@@ -75,8 +75,9 @@ struct Drafted {
 struct OwnDraft {
   SamplingParams sampling;  // the sequence's parameters, changed as in Drafted::sampling
   std::vector<float> row;   // the body's hidden row from which the last id was chosen
-  std::int64_t after = -1;  // Sequence::computed when `row` was set; if it differs now, `row` is out of date; -1 if there is no row
-  bool ready = false;       // true if `sampling` is set
+  // The value of Sequence::computed when `row` was set, or -1 if there is no row. If Sequence::computed differs now, `row` is out of date.
+  std::int64_t after = -1;
+  bool ready = false;  // true if `sampling` is set
 };
 
 // Decides how many guesses are worth their cost for one sequence. For this, it keeps an account in seconds, which begins with the duration

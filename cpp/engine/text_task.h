@@ -37,8 +37,8 @@ class TextTask {
   };
 
   // `out` and `likeliest` are the caller's memory for all results. No step accesses this memory after close(). likeliest.count must be 0
-  // except with Wants::scores. If it is not 0, the scores are computed from whole rows of logits, like the log-probabilities of generated
-  // tokens.
+  // except with Wants::scores. If likeliest.count is not 0, scores are computed in the same way as the log-probabilities of generated
+  // tokens: from whole rows of logits.
   TextTask(Wants wants, std::span<float> out, const Likeliest& likeliest = {}) : wants_(wants), out_(out), likeliest_(likeliest) {}
 
   bool wants_each_row() const { return wants_ == Wants::all_logits || wants_ == Wants::scores; }

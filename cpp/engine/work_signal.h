@@ -7,7 +7,7 @@
 
 namespace pumice::engine {
 
-// Wakes the engine thread when there may be work. The scheduler's lock guards all members.
+// raise() wakes the engine thread. The scheduler's lock guards all members.
 struct WorkSignal {
   bool raised = false;  // true if raise() was called since the engine thread last looked for work
   std::unique_ptr<Condition> wake = std::make_unique<Condition>();

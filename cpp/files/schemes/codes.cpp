@@ -33,8 +33,8 @@ constexpr Target kTargets[] = {
 // Returns whether rows divide into blocks of `block` columns, and no block has columns of two groups.
 bool divides(const Codes& codes, std::int64_t block) { return codes.cols % block == 0 && (codes.groups == 1 || codes.group % block == 0); }
 
-// Returns the first format in kTargets that suits the codes and in which no block would need two scales. If each would need two, returns
-// the last one that suits the codes. Returns null if none does.
+// Returns the first format in kTargets that suits the codes and in which no block would need two scales. If there is no such format,
+// returns the last one that suits the codes, or null.
 const Target* target_of(const Codes& codes) {
   const Target* found = nullptr;
   for (const Target& target : kTargets) {

@@ -15,7 +15,7 @@
 //   weight_packed U8 [R, C / 2], and
 //     NVFP4: weight_scale F8_E4M3 [R, C / 16], and weight_global_scale F32 [1], which divides the scales
 //     MXFP4: weight_scale U8 [R, C / 32]: exponents
-// Half of their range, 2^(bits - 1), is added to packed codes and zeros before they are stored. Scales of activations (input_scale,
+// Packed codes and zeros are stored with 2^(bits - 1), half of their range, added to them. Scales of activations (input_scale,
 // input_global_scale) are not used.
 // Source: compressed_tensors/compressors of compressed-tensors 0.20.
 #include <algorithm>
@@ -137,9 +137,9 @@ std::vector<const Group*> groups_naming(const PackedFolder& folder, const Module
   return found;
 }
 
-// Returns the group in config.json that a module belongs to. It is one of `known`, the groups whose targets name the module. The group must
-// fit the number of scales, and fits(group), which checks the other tensors, must be true. Throws if there is no such group, or if there
-// are two with different settings.
+// Returns the group in config.json that a module belongs to. `known` are the groups whose targets name the module. The module belongs to
+// the group that fits the number of scales and for which fits(), a check of the other tensors, returns true. Throws if there is no such
+// group, or if there are two with different settings.
 template <class Fits>
 const Group& group_for(const PackedFolder& folder, const std::vector<const Group*>& known, const TensorInfo& packed,
                        const TensorInfo& scales, std::int64_t cols, std::int64_t groups, Fits&& fits) {

@@ -23,7 +23,7 @@ struct Floats {
   std::function<void(std::span<const File> files, std::int64_t first, std::int64_t count, float* out)> read;
 };
 
-// Returns a tensor with these rows.
+// Returns a tensor whose rows come from floats.read().
 TensorInfo made_of(Floats floats);
 
 // Returns the values of the 256 codes of F8_E4M3, a float of 8 bits: a sign, an exponent of 4 bits with the bias 7, and 3 bits of mantissa.

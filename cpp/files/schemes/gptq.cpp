@@ -34,8 +34,8 @@ Settings settings_of(const PackedFolder& folder) {
           .by_module = folder.has_object("dynamic") || folder.has_object("extra_config")};  // keys of GPTQModel and of AutoRound
 }
 
-// Returns the number of columns in a group. If config.json has settings for single modules, a module may have another number of columns in
-// a group than group_size in config.json; the number then follows from the shapes.
+// Returns the number of columns in a group. This is group_size in config.json, unless config.json has settings for single modules and the
+// shapes do not agree with group_size. The number then follows from the shapes.
 std::int64_t group_of_module(const PackedFolder& folder, const Settings& settings, const TensorInfo& scales, std::int64_t cols,
                              std::int64_t groups) {
   const std::int64_t usual = folder.config().integer(folder.key("group_size")).value_or(-1);

@@ -9,7 +9,7 @@
 // The E experts of a layer of Llama 4 or gpt-oss are a stack. Its tensors are called experts.gate_up_proj,
 // experts.gate_up_proj_weight_scale and so on, and are transposed: [E, C / 2, R] and [E, C / 16, R] in NVFP4, [E, C, R] in floats of 8
 // bits. If quant_algo is MIXED_PRECISION, quantized_layers has the quant_algo of each module. Activations and caches are not rounded, so
-// the scales of activations (input_scale) and of a cache of 8 bits (k_scale, v_scale) are not used. Newer folders have these settings in
+// the scales of activations (input_scale) and of a cache of 8 bits (k_scale, v_scale) are not used. Newer folders have the settings in
 // config.json under quantization_config. Older folders have them only in hf_quant_config.json, where "ignore" is called "exclude_modules".
 // Source: torch/export (unified_export_hf.py, quant_utils.py, convert_hf_config.py) of nvidia-modelopt 0.47.
 #include <algorithm>
