@@ -75,7 +75,7 @@ struct Choice {
   float logprob = 0;                  // log-probability of `id`; not set if SamplingParams::logprobs is -1
   std::vector<std::int32_t> top_ids;  // the likeliest tokens, likeliest first
   std::vector<float> top_logprobs;
-  std::vector<float> row;  // the row of logits if GenerateParams::shows_logits is set, in which case no id is chosen; otherwise empty
+  std::vector<float> row;  // with GenerateParams::shows_logits, the row of logits, and no id is chosen; otherwise empty
 };
 
 // Returns a uniform random number in [0, 1) from Philox4x32-10 (Salmon et al. 2011). The number is a function of the arguments alone, so a

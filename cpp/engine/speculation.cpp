@@ -14,8 +14,8 @@ constexpr double kForgets = 0.95;  // StepCost::saw() multiplies the weight of e
 // Each step adds kFree to the account in Guesses. kFirst is the account's first balance, and kMostSaved its largest. The unit is the
 // duration of a step.
 constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;
-// Maximum number of rows of a sequence that the drafter's cache may lack when guesses are made for the sequence. If the cache lacks more,
-// the missing rows are first computed in runs of their own.
+// A sequence gets guesses only if the drafter's cache lacks at most this many rows of the sequence. If the cache lacks more, the missing
+// rows are first computed in runs of their own.
 constexpr std::int64_t kCatchUp = 64;
 
 }  // namespace

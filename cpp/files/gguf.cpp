@@ -278,9 +278,9 @@ class Parser {
     return {format->block, format->block_bytes};
   }
 
-  // Gives all Q2_0 tensors groups of 128 weights if the file was written with such groups. Writers use the id of Q2_0 for groups of 64
-  // weights (ggml) or of 128 weights, and the file does not say which, but the tensors' offsets do. If groups of 128 make every Q2_0 tensor
-  // end where the next tensor begins, and groups of 64 do not, all Q2_0 tensors have groups of 128.
+  // Gives all Q2_0 tensors groups of 128 weights if the file was written with such groups. ggml writes groups of 64 weights, another writer
+  // groups of 128, both under the id of Q2_0, so only the tensors' offsets tell them apart. If groups of 128 make every Q2_0 tensor end
+  // where the next tensor begins, and groups of 64 do not, all Q2_0 tensors have groups of 128.
   void widen_q2_0() {
     const GgufFormat& wide = wide_q2_0();
     std::vector<std::uint64_t> begins;

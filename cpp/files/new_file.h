@@ -1,4 +1,4 @@
-// Writes a file that appears at its path complete or not at all. Until then, an older file at that path stays.
+// Writes a file that appears at its path complete or not at all. Until it appears, an older file at that path stays.
 #pragma once
 
 #include <sys/types.h>

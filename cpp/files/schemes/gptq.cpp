@@ -55,8 +55,8 @@ void read_zeros(const std::uint32_t* words, std::int64_t row, int bits, std::vec
   }
 }
 
-// Throws unless all zeros of a row are in the middle of the codes. Both the middle and the middle minus one are accepted, because some
-// writers of checkpoint_format "gptq" do not subtract one.
+// Throws unless each zero of a row is the middle of the codes, or the middle minus one. Both are accepted, because some writers of
+// checkpoint_format "gptq" do not subtract one.
 void check_middle(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, int bits,
                   const std::vector<std::uint8_t>& zeros) {
   const int middle = 1 << (bits - 1);
