@@ -1,4 +1,4 @@
-// Keeps the parts of tensors that were read last. In some tensors, the bytes of a matrix row are spread over the whole tensor. So a part
+// A cache of the parts of tensors that were read last. In some tensors, the bytes of one row are spread over the whole tensor. So a part
 // with many rows is read at once, and the rows are then taken from memory.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace pumice::files {
 
-// Thread-safe.
+// Keeps the last two parts of tensors. Threads may call of() at the same time.
 class Slices {
  public:
   using Bytes = std::shared_ptr<const std::uint8_t>;
@@ -31,9 +31,9 @@ class Slices {
     std::function<void(std::int64_t index, std::uint8_t* bytes)> job;
   };
 
-  // Returns part `number` of a tensor. If the part is not in memory, this makes it. All threads that call this for the same part meanwhile
-  // run some of the jobs, so they must pass the same `making`. If a job throws, all these calls throw its exception, and the next call
-  // makes the part anew. `tensor` is any address that identifies the tensor.
+  // Returns part `number` of the tensor that the address `tensor` identifies (any address will do). Makes the part if it is not in memory.
+  // Threads that ask for the same part meanwhile run some of its jobs, so all must pass the same `making`. If a job throws, all these calls
+  // throw its exception, and the next call makes the part again.
   Bytes of(const void* tensor, std::int64_t number, const Making& making) {
     const std::shared_ptr<Part> part = found_or_new(tensor, number, making);
     part->help(making);
@@ -87,8 +87,8 @@ class Slices {
     std::exception_ptr error;  // exception of the first job that failed; may be read only when all jobs are done
   };
 
-  // Waits for the lock. If the process was forked while a thread had the lock, last_ and buffers_ may be half changed in the child. Then
-  // both are emptied, and their old contents are never freed.
+  // Waits for the lock. If the process was forked while a thread had the lock, last_ and buffers_ may be half changed in the child. The
+  // child then empties both without freeing their old contents, which may be invalid.
   std::unique_lock<ForkLock> locked() {
     if (!lock_.lock()) {
       static_cast<void>(new auto(std::exchange(last_, {})));
@@ -113,7 +113,8 @@ class Slices {
       if (kept == part) kept = {};
   }
 
-  // Returns a buffer of at least this size that no part uses. If all of buffers_ are in use, returns a new buffer that is not kept there.
+  // Returns a buffer of at least `size` bytes that no part uses. If all of buffers_ are in use, returns a new buffer that is not kept in
+  // buffers_.
   std::shared_ptr<Buffer> free_buffer(std::size_t size) {
     std::shared_ptr<Buffer> found;
     for (std::shared_ptr<Buffer>& buffer : buffers_) {
@@ -133,8 +134,8 @@ class Slices {
   }
 
   ForkLock lock_;
-  std::array<std::shared_ptr<Part>, 2> last_;       // two parts, because threads may read neighbouring parts at once
-  std::array<std::shared_ptr<Buffer>, 3> buffers_;  // one more than there are parts, because a thread may still use an older part
+  std::array<std::shared_ptr<Part>, 2> last_;       // two parts, because threads may read neighbouring parts at the same time
+  std::array<std::shared_ptr<Buffer>, 3> buffers_;  // one more than last_ has, because a thread may still use an older part
 };
 
 }  // namespace pumice::files

@@ -7,7 +7,7 @@
 
 namespace pumice::files::schemes {
 
-// Parses an expression by recursive descent. Functions return nothing (or false) if the syntax is not supported.
+// Parses a regular expression by recursive descent. If the syntax is not supported, the functions return nullopt or false.
 class PatternReader {
  public:
   explicit PatternReader(std::string_view text) : text_(text) {}
@@ -63,7 +63,8 @@ class PatternReader {
     } else if (!next('*')) {
       return part;
     }
-    next('?');  // after a quantifier, ? asks for as few repetitions as possible; the same texts match with and without it
+    // Skips the ? of a lazy quantifier such as *?, because lazy and greedy quantifiers match the same texts.
+    next('?');
     if (!done() && (text_[at_] == '*' || text_[at_] == '+' || text_[at_] == '?' || text_[at_] == '{')) return std::nullopt;
     repeat.parts.push_back(std::move(*part));
     return repeat;
@@ -98,7 +99,7 @@ class PatternReader {
     return node;
   }
 
-  // Adds the characters that an escape matches. The \ has been read.
+  // Adds to `to` the characters that an escape such as \d matches. The \ has already been read.
   bool escape(std::bitset<256>& to) {
     if (done()) return false;
     const auto c = static_cast<unsigned char>(text_[at_++]);
@@ -141,7 +142,7 @@ class PatternReader {
 
 std::optional<Pattern> Pattern::read(std::string_view expression) { return PatternReader(expression).read(); }
 
-// Returns the positions at which a match of the node can end, if it begins at one of `places`.
+// Returns all positions at which a match of `node` can end if it begins at one of `places`.
 Pattern::Places Pattern::after(const Node& node, std::string_view text, Places places) {
   Places ends(places.size());
   switch (node.kind) {
@@ -198,8 +199,8 @@ ModuleList::ModuleList(const std::vector<std::string>& names) {
 ModuleList::By ModuleList::names(const std::string& module) const {
   if (names_.contains(module)) return By::name;
   if (unread_ || std::ranges::any_of(patterns_, [&](const Pattern& pattern) { return pattern.begins(module); })) return By::expression;
-  // A module is an embedding if the last part of its name contains "embed", as in "embed_tokens". Every other module with a matrix is a
-  // linear layer.
+  // The module's class follows from its name. A module is an embedding if the last part of its name contains "embed", as in "embed_tokens".
+  // Every other module with a matrix is a linear layer.
   const bool table = module.find("embed", module.rfind('.') + 1) != std::string::npos;
   return names_.contains(table ? "Embedding" : "Linear") ? By::type : By::none;
 }

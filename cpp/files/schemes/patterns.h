@@ -1,4 +1,5 @@
-// Lists of modules in config.json. Such a list has names of modules, classes of modules, and regular expressions ("re:.*self_attn.*").
+// Reads lists of modules in config.json, for example the list of modules that are not packed. A list has names of modules, names of classes
+// of modules, and regular expressions ("re:.*self_attn.*").
 #pragma once
 
 #include <bitset>
@@ -12,12 +13,12 @@
 
 namespace pumice::files::schemes {
 
-// A regular expression that is matched as by Python's re.match(): it must match a beginning of the text. Supported are characters, .,
-// classes in brackets, \d, \w and \s, groups, |, *, +, ?, {m,n}, ^ and $. For every expression and text, the time is at most proportional
-// to the length of the expression times the square of the length of the text.
+// A regular expression. A match must start at the beginning of the text, as with Python's re.match(). Supported are characters, ., classes
+// in brackets, \d, \w and \s, groups, |, *, +, ?, {m,n}, ^ and $. Matching takes at most time proportional to the length of the expression
+// times the square of the length of the text.
 class Pattern {
  public:
-  // Returns nothing if the expression has any other syntax.
+  // Returns nullopt if the expression has syntax that is not supported.
   static std::optional<Pattern> read(std::string_view expression);
   bool begins(std::string_view text) const;
 
@@ -28,7 +29,7 @@ class Pattern {
     Kind kind = Kind::sequence;
     std::bitset<256> characters;  // for Kind::character: the bytes that match
     std::vector<Node> parts;
-    std::size_t least = 0, most = 0;  // for Kind::repeat: the numbers of repetitions
+    std::size_t least = 0, most = 0;  // for Kind::repeat: the smallest and the largest number of repetitions
   };
   using Places = std::vector<bool>;  // a set of positions in a text, from 0 to the length of the text
   static Places after(const Node& node, std::string_view text, Places places);
@@ -36,19 +37,21 @@ class Pattern {
   Node root_;
 };
 
-// A list of modules in config.json.
+// A list in config.json that says which modules a setting applies to.
 class ModuleList {
  public:
   explicit ModuleList(const std::vector<std::string>& names);
 
-  // How a list names a module. If several lists name a module, the largest value takes precedence.
+  // How a list names a module. If several lists name the same module, the list with the largest value applies.
   enum class By : std::uint8_t { none, type, expression, name };
   By names(const std::string& module) const;
 
  private:
-  std::set<std::string, std::less<>> names_;  // names of modules and of classes
+  std::set<std::string, std::less<>> names_;  // names of modules, and names of classes such as "Linear"
   std::vector<Pattern> patterns_;
-  bool unread_ = false;  // true if an expression has unsupported syntax; every module then counts as named by an expression
+  // True if an expression of the list has unsupported syntax. names() then returns By::expression for all modules that the list does not
+  // name literally.
+  bool unread_ = false;
 };
 
 }  // namespace pumice::files::schemes
