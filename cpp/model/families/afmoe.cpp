@@ -30,13 +30,14 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {});
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
-    // Layer::windowed is true for three of four layers, even if the file has no windows. In llama.cpp the same layers have rope.
+    // Only layers with Layer::windowed have rope, as in llama.cpp. The flag is true for three of four layers, even if the file has no
+    // windows.
     if (!layer.windowed) layer.attention().rope = -1;
     layer.attention().qk_norm = QkNorm::head;
     layer.attention().gate = OutputGate{};
     layer.mixer_norms.branch = layer.network_norms.branch = true;
   }
-  // GGUF files have no such key. llama.cpp multiplies the embeddings of all models of this family by sqrt(hidden_size).
+  // GGUF files have no key for this, because llama.cpp multiplies the embeddings of all models of this family by sqrt(hidden_size).
   if (c.gguf || read.flag("", "mup_enabled", false)) c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_mixtures(read, c,
                 {.experts = 64,

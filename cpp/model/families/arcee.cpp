@@ -1,5 +1,5 @@
-// Arcee's AFM (2025) is a Llama with squared relu and without a gate. Apertus (Project Apertus 2025) has no gate, either. It has a norm for
-// each head of q and k, and the activation xIELU, whose two parameters are learned per layer.
+// Arcee's AFM (2025) is a Llama with squared relu and without a gate. Apertus (Project Apertus 2025) also has no gate. It normalises each
+// head of q and k, and its activation is xIELU, which has two learned parameters per layer.
 #include <algorithm>
 #include <cmath>
 
@@ -33,11 +33,12 @@ constexpr TensorName kApertusNames[] = {
 constexpr std::string_view kXielu[] = {"layers.{}.mlp.act_fn.alpha_p", "layers.{}.mlp.act_fn.alpha_n", "layers.{}.mlp.act_fn.beta",
                                        "layers.{}.mlp.act_fn.eps"};
 
-// Returns the values of one of xIELU's learned numbers, one per layer. A GGUF file has a list with one value per layer. A safetensors file
+// Returns the values of xIELU's learned number `name`, one per layer. A GGUF file has a list with one value per layer. A safetensors file
 // has one tensor per layer, with a single value.
 std::vector<double> learned(const Reader& read, const Config& c, const std::string& name) {
   if (c.gguf) {
-    const std::string key = "xielu." + name;  // unlike other GGUF keys, it does not begin with the architecture's name
+    // Unlike other GGUF keys, this key does not begin with the architecture's name.
+    const std::string key = "xielu." + name;
     const auto list = read.file().number_list(key);
     if (!list) read.missing(key);
     if (list->size() != c.layers.size())
@@ -52,7 +53,7 @@ std::vector<double> learned(const Reader& read, const Config& c, const std::stri
       if (!tensor) tensor = read.file().find(str(prefix, at));
     }
     if (!tensor) read.missing(str(names::kDecoderPrefixes[0], at));
-    // The tensor is a scalar or a list of one number.
+    // The tensor must be a scalar or a list of one number.
     if (!std::ranges::all_of(tensor->shape, [](std::int64_t size) { return size == 1; }))
       read.unsupported(tensor->name, " has more than one number; one is needed");
     values.push_back(read.file().read_floats(*tensor).front());

@@ -1,7 +1,7 @@
 // Ling and Ring (inclusionAI 2025). Version 1 is Ling-lite and Ling-plus. Version 2 is Ling-mini, Ling-flash, Ring-mini, Ring-flash and the
-// models with a trillion parameters. Version 2 normalises each head of q and k, and its routers have sigmoid scores, groups of experts, and
-// a bias for the choice of experts. Both versions have the same model_type. The related models with linear attention (Ring-linear,
-// versions 2.5 and 3) are other families.
+// models with a trillion parameters. Version 2 normalises each head of q and k. Its routers have sigmoid scores, groups of experts, and a
+// bias for the choice of experts. Both versions have the same model_type. The related models with linear attention (Ring-linear, versions
+// 2.5 and 3) belong to other families.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -50,9 +50,9 @@ void read_experts(const Reader& read, Config& c, const MixtureDefaults& defaults
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .n_ctx = 16384, .eps = 1e-5});
   read_ropes(read, c, {});
-  // norm_head means that the columns of the head's matrix are normalised. GGUF files have no such key, because llama.cpp's converter
-  // normalises the matrix itself.
-  if (read.flag("", "norm_head", false)) c.head_columns = HeadColumns{.floor = 1e-7f};  // as in the model's original code
+  // If norm_head is true, the columns of the head's matrix are normalised. GGUF files have no such key, because llama.cpp's converter
+  // stores the normalised matrix.
+  if (read.flag("", "norm_head", false)) c.head_columns = HeadColumns{.floor = 1e-7f};  // the number in the model's original code
   for (Layer& layer : c.layers) {
     layer.attention().qkv_bias = read.flag("", "use_qkv_bias", false);
     layer.attention().out_bias = read.flag("", "use_bias", !c.gguf);
@@ -76,7 +76,8 @@ bool has_in_a_layer(const Reader& read, const Config& c, std::string_view end) {
 void configure2(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 32768});
   read_ropes(read, c, {.theta = 600000, .partial = 1});
-  // The original code divides the weights by their sum whatever the value of this key is. Other engines divide them only if it is true.
+  // norm_topk_prob false is refused, because engines differ: the original code divides the experts' weights by their sum nevertheless, and
+  // other engines do not.
   if (!c.gguf && !read.flag("", "norm_topk_prob", true)) read.unsupported("norm_topk_prob is false; it must be true in this family");
   if (read.flag("", "norm_head", false)) read.unsupported("norm_head is not run in version 2 of this family; it must be false");
   const bool norms = c.gguf ? has_in_a_layer(read, c, ".attn_q_norm.weight") : read.flag("", "use_qk_norm", true);
@@ -103,7 +104,7 @@ void configure2(const Reader& read, Config& c) {
   say_shared_width(read, c);
 }
 
-// True for files of version 2. Only these have groups of experts, and norms of q and k.
+// Returns true if the file is of version 2. Only version 2 has groups of experts, and norms of q and k.
 bool claims2(const Reader& read) {
   if (read.gguf() || read.string("", "model_type") == kTypes2[1] || read.has("", "n_group")) return true;
   for (const std::string_view prefix : names::kDecoderPrefixes)

@@ -19,8 +19,8 @@ void configure(const Reader& read, Config& c) {
   refuse_decoders(read);
   make_bert_layers(c);
   add_mlm_head(c, c.layers.front().feed_forward().activation);
-  // Converters also write RoBERTa and DistilBERT with the GGUF architecture bert. Among these models, only DistilBERT has no token types,
-  // and only DistilBERT's classifier uses relu.
+  // A GGUF file without token types is a DistilBERT, whose classifier uses relu. Converters write BERT, RoBERTa and DistilBERT with the
+  // same GGUF architecture, but BERT and RoBERTa have token types.
   if (c.gguf && !read.file().find("token_types.weight")) c.classifier.activation = Activation::relu;
 }
 

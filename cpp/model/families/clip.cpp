@@ -35,7 +35,8 @@ void configure(const Reader& read, Config& c) {
   }
   c.pooling = PoolKind::last;
   const std::int64_t end = read.in_range(read.integer("", "eos_token_id").value_or(49407), 0, kMaxContext, "eos_token_id");
-  if (end == 2) {  // the value 2 in old files is wrong; the end token is then the token with the largest id
+  // Old files have the value 2, which is wrong. In these files, the end token is the token with the largest id.
+  if (end == 2) {
     c.text_end = TextEnd{};
   } else {
     c.text_end = TextEnd{.id = static_cast<std::int32_t>(end)};

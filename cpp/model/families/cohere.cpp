@@ -17,8 +17,8 @@ constexpr std::string_view kGgufMoe[] = {"cohere2moe"}, kTypesMoe[] = {"cohere2_
 
 void read_common(const Reader& read, Config& c, const SizeDefaults& defaults = {.n_ctx = 8192, .eps = 1e-5}) {
   read_sizes(read, c, defaults);
-  // logit_scale applies to the language models of multimodal models, too. transformers' class for the whole multimodal model
-  // (cohere2_vision) ignores it, but the class for its language model does not.
+  // logit_scale also applies to the language model of a multimodal model (cohere2_vision). transformers ignores it in the class for the
+  // whole multimodal model, but not in the class for the language model.
   c.logit_scale = static_cast<float>(read.positive("logit_scale", "logit_scale", c.gguf ? std::nullopt : std::optional(0.0625)));
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
@@ -46,7 +46,8 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// Returns true if the mixture's output is half the sum of experts and shared experts. GGUF files have no key for this (llama.cpp).
+// Returns true if the mixture's output is half the sum of experts and shared experts. This holds for all GGUF files, as in llama.cpp,
+// because they have no key for it.
 bool averages(const Reader& read) {
   const std::string where = read.key("", "shared_expert_combination_strategy");
   const std::string said = read.string("", "shared_expert_combination_strategy").value_or("average");
@@ -54,8 +55,8 @@ bool averages(const Reader& read) {
   return said == "average";
 }
 
-// The first layers have no experts, and the pattern of their windows differs from that of the other layers. config.json has a list for each
-// of the two, or the numbers from which the configuration class computes these lists.
+// For Command A+. Its first layers have no experts, and another pattern of windows than the other layers. config.json has a list of all
+// layers' types and a list of all layers' windows, or the numbers from which the configuration class computes these lists.
 void configure_moe(const Reader& read, Config& c) {
   const bool rms = read.number("attention.layer_norm_rms_epsilon", "rms_norm_eps").has_value();
   c.norm = rms ? NormKind::rms : NormKind::layer;
@@ -90,8 +91,8 @@ void configure_moe(const Reader& read, Config& c) {
   const bool averaged = averages(read);
   for (Layer& layer : c.layers) {
     if (Mixture* mixture = layer.if_mixture()) {
-      // norm_topk_prob of config.json applies only to sigmoid scores. With softmax scores, the softmax is computed over the logits of the
-      // chosen experts only. This is the same as dividing the weights by their sum.
+      // norm_topk_prob of config.json applies only to sigmoid scores. With softmax scores, the softmax is over the logits of the chosen
+      // experts only, which is the same as dividing the experts' weights by their sum.
       if (!c.gguf && mixture->router.score == RouteScore::softmax) mixture->router.normalised = true;
       if (mixture->shared && averaged) mixture->combine = Combine::averaged;
     }

@@ -1,5 +1,5 @@
 // DeBERTa v2 and v3 (He et al. 2021, 2023) have BERT's layers. Queries and keys are multiplied by embeddings of relative positions, and the
-// products are added to attention scores. Used for cross-encoders (mxbai-rerank v1) and for classifiers of NLI.
+// products are added to attention scores. Cross-encoders (mxbai-rerank v1) and classifiers for natural language inference are of this kind.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -65,7 +65,7 @@ void read_places(const Reader& read, Config& c) {
     Attention& a = layer.attention();
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim) * (1 + places.by_query + places.by_key)));
   }
-  if (!read.flag("", "relative_attention", false)) return;  // the scale set above is kept
+  if (!read.flag("", "relative_attention", false)) return;  // a.scale stays as set above
   if (!places.by_query && !places.by_key) read.unsupported("pos_att_type names neither c2p nor p2c, of which relative_attention needs one");
   for (const std::string& norm : words(read.string("", "norm_rel_ebd").value_or("none"))) {
     if (norm == "layer_norm")

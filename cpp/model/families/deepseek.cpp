@@ -26,17 +26,16 @@ void check_file(const Reader& read) {
     read.unsupported(read.key("attention.temperature_scale", ""), ": queries that grow with their position are not run in this family");
 }
 
-// Throws if config.json's topk_method is not `needed`. With "greedy", the experts with the largest scores of all are chosen. With the other
-// two methods, only experts of the groups with the largest group scores can be chosen. With "noaux_tc", a bias is added to the scores of
-// the experts, and a group score is the sum of the two largest in the group. With "group_limited_greedy", a group score is the largest
-// score in the group.
+// Throws if config.json's topk_method is not `needed`. "greedy" chooses the experts with the largest scores of all. "noaux_tc" and
+// "group_limited_greedy" choose only among the groups of experts with the largest group scores. In "noaux_tc", a bias is added to the
+// experts' scores, and a group's score is the sum of its two largest. In "group_limited_greedy", a group's score is its largest.
 void refuse_other_choice(const Reader& read, const std::string& needed) {
   if (const auto found = read.string("", "topk_method"); found && *found != needed)
     read.unsupported(read.key("", "topk_method"), " \"", *found, "\" is not run in this family; ", needed, " is");
 }
 
-// Throws for models that choose groups of experts by the largest score in a group. config.json has the method. GGUF files have no key for
-// it, so the function recognizes DeepSeek V2 (60 layers), which has this method, by its 160 experts.
+// Throws for models that choose groups of experts by the largest score in a group. config.json says so. GGUF files have no key for it, so
+// the function recognizes DeepSeek V2 (60 layers), which chooses in this way, by its 160 experts.
 void refuse_best_of_group(const Reader& read) {
   refuse_other_choice(read, "greedy");
   if (read.gguf() && read.integer("expert_count", "").value_or(0) == 160)
@@ -48,8 +47,8 @@ void refuse_best_of_group(const Reader& read) {
 void configure2(const Reader& read, Config& c) {
   check_file(read);
   refuse_best_of_group(read);
-  // norm_topk_prob true is refused, because two implementations differ for it. The models' own code on the hub then leaves out
-  // routed_scaling_factor, but transformers ignores norm_topk_prob.
+  // norm_topk_prob true is refused, because implementations differ: the models' own code on the hub then leaves out routed_scaling_factor,
+  // but transformers ignores norm_topk_prob.
   if (!c.gguf && read.flag("", "norm_topk_prob", false))
     read.unsupported(read.key("", "norm_topk_prob"), " true is not run in this family");
   read_latent_sizes(read, c, {.sizes = {.heads = 32}});
@@ -70,7 +69,7 @@ void configure2(const Reader& read, Config& c) {
   read.gguf_lacks({"expert_weights_norm"});
 }
 
-// Removes the note of expert_weights_norm if weights are not divided by their sum, because GGUF files then do not have this key.
+// Records that the GGUF file has no expert_weights_norm if the experts' weights are not divided by their sum.
 void say_norm(const Reader& read) {
   if (!read.flag("", "norm_topk_prob", true)) read.gguf_lacks({"expert_weights_norm"});
 }
@@ -126,8 +125,8 @@ void configure_youtu(const Reader& read, Config& c) {
   read.gguf_says("expert_feed_forward_length", std::int64_t{c.layers.front().feed_forward().width});
 }
 
-// of_youtu() and of_v2() recognize GGUF files of two of the families, because all these models have the same architecture name in GGUF
-// files. Youtu has no experts, and V2 has experts without a bias for their choice. Files of V3 and GLM-4.7-Flash need not be distinguished.
+// The GGUF files of all these families have the same architecture name. of_youtu() recognizes Youtu-LLM, which has no experts. of_v2()
+// recognizes V2, whose experts have no bias for their choice. Files of V3 and GLM-4.7-Flash need not be told apart.
 bool of_youtu(const Reader& read) { return !read.gguf() || read.integer("expert_count", "").value_or(0) == 0; }
 bool of_v2(const Reader& read) {
   if (!read.gguf()) return true;

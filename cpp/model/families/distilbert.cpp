@@ -1,5 +1,5 @@
-// DistilBERT (Sanh et al. 2019) has BERT's layers, no token types, and other tensor names. Converters write it with the GGUF architecture
-// bert.
+// DistilBERT (Sanh et al. 2019) has BERT's layers, no token types, and other tensor names. Its GGUF files have the architecture name
+// "bert".
 #include "model/families/names.h"
 #include "model/settings.h"
 

@@ -27,7 +27,7 @@ constexpr TensorName kNames[] = {
 
 void configure(const Reader& read, Config& c) {
   SizeDefaults defaults{.kv_heads = 8, .n_ctx = 4096, .eps = 1e-5};
-  // The published files have the key activation_function. transformers writes the key hidden_act.
+  // In published files the activation has the key activation_function, and in files that transformers writes the usual key hidden_act.
   constexpr const char* kPublished = "activation_function";
   if (const auto name = read.string("", kPublished)) defaults.activation = activation_named(read, read.key("", kPublished), *name);
   read_sizes(read, c, defaults);

@@ -1,6 +1,6 @@
 // Falcon (Almazrouei et al. 2023). In 7B, attention and feed-forward network run in parallel after one shared norm, and there is one kv
-// head. In 40B, 180B and 11B ("new decoder architecture"), they also run in parallel, with several kv heads, and with one shared norm or
-// one norm per branch. falcon-rw has ALiBi, and its branches run one after the other.
+// head. In 40B, 180B and 11B ("new decoder architecture"), attention and network also run in parallel, with several kv heads, and with one
+// shared norm or one norm each. falcon-rw has ALiBi, and the network runs after attention.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -21,8 +21,8 @@ constexpr KeyName kKeys[] = {
     {"layer_norm_eps", "layer_norm_epsilon"},
     {"hidden_act", "activation"},
 };
-// In safetensors files q, k and v are one tensor, ordered by kv head. Converters to GGUF reorder its rows to all queries, then all keys,
-// then all values. If a GGUF file has two norms per layer, attn_norm_2 is the norm before attention.
+// In safetensors files q, k and v are one tensor, ordered by kv head. Converters to GGUF reorder the tensor's rows to all queries, all
+// keys, all values. If a GGUF file has two norms per layer, attn_norm_2 is the one before attention.
 constexpr TensorName kNames[] = {
     {token_embedding, "token_embd", "word_embeddings"},
     {attn_norm, "blk.{}.attn_norm_2", ""},
@@ -47,7 +47,7 @@ struct Kind {
 };
 
 Kind kind_of(const Reader& read, const Config& c) {
-  // Converters to GGUF accept only models with parallel branches.
+  // GGUF files have only models with parallel branches, because converters accept no others.
   if (c.gguf) return {.two_norms = read.file().find("blk.0.attn_norm_2.weight") != nullptr};
   const bool grouped = read.flag("", "new_decoder_architecture", false), parallel = read.flag("", "parallel_attn", true);
   const std::int64_t norms =
@@ -55,7 +55,7 @@ Kind kind_of(const Reader& read, const Config& c) {
   if (grouped && !parallel) read.unsupported("new_decoder_architecture with parallel_attn false is not run");
   if (!grouped && norms == 2) read.unsupported("num_ln_in_parallel_attn 2 without new_decoder_architecture is not run");
   Kind kind{.parallel = parallel, .two_norms = norms == 2, .alibi = read.flag("", "alibi", false), .bias = read.flag("", "bias", false)};
-  // num_kv_heads applies only to the new decoder architecture. falcon-7b's config.json has the value 71, but the model has one kv head.
+  // num_kv_heads is ignored without the new decoder architecture. falcon-7b's config.json has the value 71, but the model has one kv head.
   if (!grouped) kind.kv_heads = read.flag("", "multi_query", true) ? 1 : c.layers.front().attention().heads;
   return kind;
 }
@@ -67,8 +67,8 @@ void configure(const Reader& read, Config& c) {
   const Kind kind = kind_of(read, c);
   if (kind.alibi) {
     c.alibi_slopes = alibi_slopes(c.layers.front().attention().heads);
-    // Falcon adds the ALiBi bias before it divides scores by sqrt(head_dim), so the slopes are divided, too. transformers also rounds the
-    // bias to bfloat16, but pumice does not.
+    // Falcon adds the ALiBi bias to scores before it divides them by sqrt(head_dim), so the slopes are divided, too. transformers also
+    // rounds the bias to bfloat16. pumice does not.
     for (float& slope : c.alibi_slopes) slope *= c.layers.front().attention().scale;
   } else {
     read_ropes(read, c, {});

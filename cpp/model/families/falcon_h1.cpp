@@ -1,5 +1,6 @@
-// Falcon-H1 (TII 2025): in each layer, attention and Mamba-2 both read the same row, and both outputs are added to it. The inputs and
-// outputs of most products are multiplied by numbers of config.json. Converters to GGUF multiply the matrices by these numbers.
+// Falcon-H1 (TII 2025). In each layer, attention and Mamba-2 both read the same row, and both outputs are added to it. The inputs and
+// outputs of most matrix products are multiplied by numbers from config.json. Converters to GGUF multiply the matrices by these numbers
+// instead.
 #include <vector>
 
 #include "model/families/names.h"
@@ -27,16 +28,16 @@ constexpr TensorName kOwnNames[] = {
 };
 constexpr auto kNames = names::joined(names::kMamba2, kOwnNames);
 
-// Returns `value`, a multiplier of config.json, after checking that it is in range. Larger multipliers would lead to infinities.
+// Returns `value`, a multiplier from config.json, or throws if it is out of range. Larger multipliers would lead to infinities.
 double checked(const Reader& read, const std::string& where, double value) {
   if (!(value > 0 && value < 1e6)) read.bad_number(where, value, "a positive number below 1e6");
   return value;
 }
 
-// Returns a multiplier of config.json. A null or a missing key means 1.
+// Returns the multiplier at this key of config.json, or 1 if the value is null or missing.
 double multiplier(const Reader& read, const char* key) { return checked(read, read.key("", key), read.number("", key).value_or(1)); }
 
-// Returns a list of `count` multipliers of config.json. A null or a missing key means that all are 1.
+// Returns the list of `count` multipliers at this key of config.json. All are 1 if the value is null or missing.
 std::vector<double> multipliers(const Reader& read, const char* key, std::size_t count) {
   const std::string where = read.key("", key);
   const auto said = read.gguf() ? std::nullopt : read.file().number_list(where);
@@ -57,14 +58,14 @@ void read_multipliers(const Reader& read, Config& c) {
   c.logit_scale = narrow(logits);
   for (Layer& layer : c.layers) {
     layer.attention().multipliers = {.in = narrow(in), .out = narrow(out)};
-    layer.attention().scale *= narrow(key);  // multiplying the scores is the same as multiplying the keys
+    layer.attention().scale *= narrow(key);  // multiplying scores has the same effect as multiplying keys
     layer.beside->multipliers = {.in = narrow(ssm_in), .out = narrow(ssm_out)};
     layer.beside->factors = {
         .q = narrow(parts[3]), .k = narrow(parts[2]), .v = narrow(parts[1]), .gate = narrow(parts[0]), .step = narrow(parts[4])};
     layer.feed_forward().multipliers = {.in = narrow(mlp[0]), .out = narrow(mlp[1])};
   }
-  // Notes the numbers by which converters to GGUF multiply matrices and biases. A number that multiplies the input of a matrix does not
-  // multiply the bias that is added to the product.
+  // Records the numbers by which converters to GGUF multiply matrices and (second list) biases. A number that multiplies a matrix's input
+  // does not multiply its bias.
   read.gguf_multiplies(token_embedding, {embedding});
   read.gguf_multiplies(head, {logits});
   read.gguf_multiplies(q, {in});
@@ -87,7 +88,7 @@ Recurrent read_mixer(const Reader& read, const Config& c) {
   }
   Recurrent r = read_ssd(read, c, {.heads = 128, .key_heads = 1, .key_dim = 256, .inner = inner});
   r.out_bias = read.flag("", "projectors_bias", false);
-  // GGUF files have no keys for the norm. If they have its tensor, the norm follows the gate (llama.cpp).
+  // GGUF files have no keys for the norm. A GGUF file with the norm's tensor has the norm after the gate, as in llama.cpp.
   const bool normalised = c.gguf ? read.file().find("blk.0.ssm_norm.weight") != nullptr : read.flag("", "mamba_rms_norm", false);
   if (!normalised) {
     r.norm.reset();

@@ -1,4 +1,4 @@
-// Gemma (Gemma Team 2024): embeddings are multiplied by sqrt(hidden_size), and safetensors files store w - 1 for a norm's weight w. Gemma 2
+// Gemma (Gemma Team 2024) multiplies embeddings by sqrt(hidden_size), and its safetensors files store w - 1 for a norm's weight w. Gemma 2
 // (2024) has norms before and after each branch, soft caps, and a window in every other layer. The language model of Gemma 3 (2025) has no
 // soft caps, a norm for each head of q and k, and a window in five of six layers.
 #include <cmath>
@@ -20,24 +20,25 @@ constexpr TensorName kNames[] = {
 constexpr std::string_view kGguf1[] = {"gemma"}, kTypes1[] = {"gemma"};
 constexpr std::string_view kGguf2[] = {"gemma2"}, kTypes2[] = {"gemma2"};
 constexpr std::string_view kGguf3[] = {"gemma3", "gemma-embedding"}, kTypes3[] = {"gemma3_text", "gemma3"};
-constexpr KeyName kKeys[] = {{"hidden_act", "hidden_activation"}};  // names in Gemma 2 and 3
+constexpr KeyName kKeys[] = {{"hidden_act", "hidden_activation"}};  // the key in Gemma 2 and 3
 
 void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
-  c.norm_offset = !c.gguf;  // converters to GGUF add the 1 to the weights
+  c.norm_offset = !c.gguf;  // only folders store w - 1 for a norm's weight w
   read_sizes(read, c, sizes);
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_attention_bias(read, c);
 }
 
-// Sets the scale of attention scores for the 27B models of Gemma 2 and Gemma 3. Only these models divide scores by sqrt(hidden_size /
-// heads), and their GGUF files have no key for it (ggml-org/llama.cpp#13951). A 27B model is recognized by its number of layers.
+// Sets the scale of attention scores in GGUF files of Gemma 2 27B and Gemma 3 27B. Only these models divide scores by sqrt(hidden_size /
+// heads), and GGUF files have no key for it (ggml-org/llama.cpp#13951). A 27B model is recognized by its number of layers.
 void scale_of_27b(Config& c, std::size_t its_layers) {
   if (!c.gguf || c.layers.size() != its_layers) return;
   for (Layer& layer : c.layers)
     layer.attention().scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.hidden_size) / layer.attention().heads));
 }
 
-// For Gemma 1. Its first config.json files have the activation "gelu", but the models need gelu_pytorch_tanh, so the function replaces it.
+// For Gemma 1. Its first config.json files have the activation "gelu", but the models need the tanh approximation, so the function sets
+// that.
 void configure1(const Reader& read, Config& c) {
   read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
   read_ropes(read, c, {});
@@ -63,12 +64,12 @@ void configure2(const Reader& read, Config& c) {
 }
 
 // Returns true if the model has bidirectional attention, as EmbeddingGemma does (Schechter Vera et al. 2025). EmbeddingGemma is a Gemma 3
-// in which half of the window is on each side of a token.
+// whose windows reach to both sides of a token.
 bool sees_both_ways(const Reader& read) {
   return read.gguf() ? read.text("general.architecture") == kGguf3[1] : read.flag("", "use_bidirectional_attention", false);
 }
 
-// Reads the two matrices, without biases, that follow pooling in EmbeddingGemma. llama.cpp's converter writes them only with a special
+// Reads which of EmbeddingGemma's two matrices after pooling the GGUF file has. llama.cpp's converter writes them only with a special
 // option.
 void read_dense_layers(const Reader& read, Config& c) {
   if (!c.gguf || read.text("general.architecture") != kGguf3[1]) return;
@@ -85,8 +86,8 @@ void read_dense_layers(const Reader& read, Config& c) {
                              "that llama.cpp converted with --sentence-transformers-dense-modules"));
 }
 
-// The defaults are those of Gemma3TextConfig. They are needed because the config.json of the 4B has no numbers of heads, no context length
-// and no rope base.
+// For Gemma 3. The defaults are those of Gemma3TextConfig. The 4B needs them, because its config.json has no numbers of heads, no context
+// length and no rope base.
 void configure3(const Reader& read, Config& c) {
   const bool both_ways = sees_both_ways(read);
   read_dense_layers(read, c);

@@ -1,10 +1,9 @@
-// The language models of Gemma 4 (2026). They differ from Gemma 3 as follows. Norm weights are used as they are in the file, scores are not
+// The language models of Gemma 4 (2026) differ from Gemma 3 as follows. Safetensors files store norm weights as they are. Scores are not
 // scaled, and values are normalised, too. Layers without a window have another head_dim, a rope that rotates a quarter of each head, and in
 // the larger models no matrix for values. Each layer multiplies its rows by a learned number. In E2B and E4B, the last layers compute no
-// keys and values. Each attends to those of the last layer before them that computes keys and values and that, like itself, has a window or
-// has none. E2B and E4B also have LayerInputs. The layers of the 26B have experts beside their network. The language model of
-// EmbeddingGemma 2 (2026) has Gemma 4's layers with bidirectional attention, and LayerInputs without a table. A matrix projects each
-// token's row after the final norm.
+// keys and values; read_shared_layers() says which ones they attend to. E2B and E4B also have LayerInputs. The layers of the 26B have
+// experts beside their network. The language model of EmbeddingGemma 2 (2026) has Gemma 4's layers with bidirectional attention,
+// LayerInputs without a table, and a matrix that projects each token's row after the final norm.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -56,7 +55,7 @@ constexpr TensorName kExpertNames[] = {
 };
 constexpr auto kAllNames = names::joined(kNames, kExpertNames);
 
-// Sets the networks of all layers to mixtures, in models that have experts. The layer's own network becomes the shared expert.
+// If the model has experts, makes the networks of all layers mixtures. The layer's own network becomes the mixture's shared expert.
 void read_experts(const Reader& read, Config& c) {
   const bool has = c.gguf ? read.integer("expert_count", "").value_or(0) > 0 : read.flag("", "enable_moe_block", false);
   if (!has) return;
@@ -81,16 +80,16 @@ void set_kv_heads(const Reader& read, Attention& a, std::int64_t value, const st
   check_kv_heads(read, a, where);
 }
 
-// Returns the value of a GGUF key, which the file must have. There are no defaults, because GGUF files have all keys, and each of these
-// models has other windows and heads.
+// Returns the value of a GGUF key. Throws if the file does not have the key. There is no default, because models of this family have
+// different windows and heads, and GGUF files have all these keys.
 std::int64_t said(const Reader& read, const char* gguf_key) {
   const auto value = read.integer(gguf_key, "");
   if (!value) read.missing(read.key(gguf_key, ""));
   return *value;
 }
 
-// Reads the settings of layers that differ from the other layers. transformers saves them as {"5": {"head_dim": 512, "num_key_value_heads":
-// 4}}, where "5" is the index of a layer.
+// Reads the settings of single layers that differ from those of the other layers. transformers saves them as {"5": {"head_dim": 512,
+// "num_key_value_heads": 4}}, where "5" is the index of a layer.
 void read_layer_config(const Reader& read, Config& c, const std::string& at) {
   const auto& entries = read.file().metadata().entries();
   for (auto entry = entries.lower_bound(at + "."); entry != entries.end() && entry->first.starts_with(at + "."); ++entry) {
@@ -102,25 +101,25 @@ void read_layer_config(const Reader& read, Config& c, const std::string& at) {
     if (error != std::errc() || end != number.data() + number.size() || layer >= c.layers.size())
       read.unsupported(at, ": \"", number, "\" is no layer; the model has layers 0 to ", c.layers.size() - 1);
     if (dot == std::string_view::npos) {
-      read.object(entry->first);  // throws unless the value is null or empty
+      read.object(entry->first);  // throws unless the value is null or an empty object
       continue;
     }
     const std::string_view key = rest.substr(dot + 1);
     if (key != "head_dim" && key != "num_key_value_heads")
       read.unsupported(entry->first, " is not run; head_dim and num_key_value_heads of a layer are");
     const auto value = read.file().integer(entry->first);
-    if (!value) continue;  // null means the same value as in other layers
+    if (!value) continue;  // null: the same value as in other layers
     Attention& a = c.layers[layer].attention();
     key == "head_dim" ? set_head_dim(read, a, *value, entry->first) : set_kv_heads(read, a, *value, entry->first);
   }
 }
 
-// Reads the heads of layers without a window from config.json. `kv_heads` is the number of their kv heads if config.json has no such
-// number. If `kv_heads` is empty, these layers have as many kv heads as the other layers.
+// Reads the head_dim and kv heads of layers without a window from config.json. `kv_heads` is the number of kv heads of these layers, unless
+// config.json has per_layer_config. If `kv_heads` is empty, they have as many as the other layers.
 void read_full_heads(const Reader& read, Config& c, std::optional<std::int64_t> kv_heads) {
   const std::string each = read.key("", "per_layer_config");
   if (read.object(each)) return read_layer_config(read, c, each);
-  if (read.empty_object(each)) return;  // all layers are alike
+  if (read.empty_object(each)) return;  // an empty object means that all layers are alike
   const std::int64_t head_dim = read.integer("", "global_head_dim").value_or(512);
   for (Layer& layer : c.layers) {
     if (layer.windowed) continue;
@@ -129,7 +128,7 @@ void read_full_heads(const Reader& read, Config& c, std::optional<std::int64_t> 
   }
 }
 
-// Reads the heads of layers with a window from a GGUF file. The keys without "_swa" are for layers without a window.
+// Reads the head_dim of layers with a window from a GGUF file. The keys without "_swa" are for layers without a window.
 void read_windowed_heads(const Reader& read, Config& c) {
   const std::int64_t head_dim = said(read, "attention.key_length_swa");
   if (said(read, "attention.value_length_swa") != head_dim)
@@ -143,7 +142,8 @@ void read_windowed_heads(const Reader& read, Config& c) {
 void read_layer_kinds(const Reader& read, Config& c, std::int64_t window) {
   read_windows(read, c, {.window = window, .full_every = 6, .gguf = GgufWindows::size});
   if (c.gguf) return;
-  c.layers.back().windowed = false;  // the last layer has no window, whatever layer_types has
+  // The last layer has no window, whatever layer_types says.
+  c.layers.back().windowed = false;
   c.layers.back().attention().window = 0;
   std::vector<bool> flags;
   for (const Layer& layer : c.layers) flags.push_back(layer.windowed);
@@ -162,15 +162,15 @@ void read_heads(const Reader& read, Config& c) {
   say_kv_heads(read, c);
 }
 
-// Reads which layers compute no keys and values. These are the last layers of the model. Each attends to the keys and values of the last
-// layer before them that, like itself, has a window or has none.
+// Reads how many of the last layers compute no keys and values. Each of them attends to the keys and values of another layer: the last one
+// of the same kind (with or without a window) that computes keys and values.
 void read_shared_layers(const Reader& read, Config& c) {
   const std::string where = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
   const auto count = static_cast<std::int64_t>(c.layers.size());
   const auto shared = read.in_range(read.integer("attention.shared_kv_layers", "num_kv_shared_layers").value_or(0), 0, count - 1, where);
   read.gguf_says("attention.shared_kv_layers", shared);
   const auto first = static_cast<std::size_t>(count - shared);
-  std::int32_t last[] = {-1, -1};  // index of the last layer without a window, and of the last one with a window
+  std::int32_t last[] = {-1, -1};  // the last layer without a window, and the last one with a window; -1: none
   for (std::size_t i = 0; i < first; ++i) last[c.layers[i].windowed] = static_cast<std::int32_t>(i);
   const bool twice_as_wide = read.flag("", "use_double_wide_mlp", false);
   for (std::size_t i = first; i < c.layers.size(); ++i) {
@@ -192,10 +192,10 @@ void read_shared_layers(const Reader& read, Config& c) {
 
 void read_both_ropes(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25, .by_kind = true});
-  // The tensor decides which pairs of columns are rotated.
+  // rope_freqs.weight decides which pairs of columns are rotated, so a GGUF file must have it.
   if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");
-  // In GGUF files all columns are rotated. For pairs of columns that the rope of config.json does not rotate, a large divisor makes the
-  // frequency almost 0.
+  // A GGUF file rotates all columns. A large divisor makes the frequency almost 0 for pairs of columns that the rope of config.json does
+  // not rotate.
   read.gguf_says("rope.dimension_count", std::int64_t{c.layers.back().attention().head_dim});
   std::vector<float> divisors;
   for (const float frequency : c.ropes.front().inv_freq) divisors.push_back(frequency > 0 ? 1 : 1e30f);
@@ -208,10 +208,10 @@ bool has_layer_inputs(const Reader& read) {
                              [&](std::string_view prefix) { return read.file().find(str(prefix, "embed_tokens_per_layer.weight")); });
 }
 
-// Returns the greatest width of LayerInputs. A row of a program has at most 2^24 columns.
+// Returns the largest allowed width of LayerInputs. The columns for all layers are in one row, which has at most 2^24 columns.
 std::int64_t most_inputs(const Config& c) { return (std::int64_t{1} << 24) / static_cast<std::int64_t>(c.layers.size()); }
 
-// Reads LayerInputs. config.json may lack their width if it is equal to the default of the configuration class.
+// Reads LayerInputs. config.json may lack the width if it is the default of the configuration class, 256.
 void read_layer_inputs(const Reader& read, Config& c) {
   const std::string where = read.key("embedding_length_per_layer_input", "hidden_size_per_layer_input");
   const bool there = has_layer_inputs(read);
@@ -228,8 +228,8 @@ void read_layer_inputs(const Reader& read, Config& c) {
                     .activation = c.layers.front().feed_forward().activation};
 }
 
-// Returns true if the layers without a window have no matrix for values. GGUF files have no key for this, so the function looks whether
-// these layers have the tensor. Either all of them must have it or none.
+// Returns true if the layers without a window have no matrix for values. GGUF files have no key for this, so the function looks for this
+// matrix in these layers.
 bool values_are_keys(const Reader& read, const Config& c) {
   if (!c.gguf) return read.flag("", "attention_k_eq_v", false);
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
@@ -239,7 +239,7 @@ bool values_are_keys(const Reader& read, const Config& c) {
   return true;
 }
 
-// Sets the properties that the layers of both families share. read_layer_inputs() must be called first.
+// Sets the properties that the layers of Gemma 4, its assistants and EmbeddingGemma 2 share. read_layer_inputs() must be called first.
 void set_layers(Config& c) {
   for (Layer& layer : c.layers) {
     Attention& a = layer.attention();
@@ -285,8 +285,8 @@ constexpr TensorName kProjections[] = {
 };
 constexpr auto kAssistantNames = names::joined(kNames, kProjections);
 
-// An assistant's layers compute only queries. They attend to keys and values of the model's layers. add_assistant() decides which layers
-// these are.
+// For assistants of Gemma 4. Their layers compute only queries, and attend to keys and values of the model's layers, which add_assistant()
+// chooses.
 void configure_assistant(const Reader& read, Config& c) {
   const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
   read_sizes(read, c,
@@ -340,7 +340,7 @@ constexpr TensorName kEmbeddingNames[] = {
     {row_projection, "", "embedding_projection"},
 };
 
-// Throws if the number of rows of the matrix that projects token rows differs from the number in config.json.
+// Throws if the matrix that projects token rows has another number of rows than embedding_dim in config.json.
 void check_projection(const Reader& read, const Config& c) {
   const std::int32_t width = read.size("", "embedding_dim", kMaxWidth, 768);
   for (const std::string_view prefix : kEmbeddingPrefixes) {

@@ -1,6 +1,6 @@
-// GLM-4.5, 4.6, 4.7 and their Air models (GLM Team 2025): the first layers are dense, the other layers have experts and shared experts, and
-// rope rotates the first half of each head. Solar Open (Upstage 2025): all layers have experts, and rope rotates the whole head. Its GGUF
-// files have the architecture name "glm4moe", too, and are loaded as GLM's.
+// GLM-4.5, 4.6, 4.7 and their Air models (GLM Team 2025) begin with dense layers, and their other layers have experts and shared experts.
+// Rope rotates the first half of each head. In Solar Open (Upstage 2025), all layers have experts, and rope rotates the whole head. Its
+// GGUF files also have the architecture name "glm4moe", and are loaded as GLM's.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -38,7 +38,7 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& sizes, const
 }
 
 void configure(const Reader& read, Config& c) {
-  // GGUF files without dense layers (Solar Open) may lack the width of dense layers. That width is then not used.
+  // A GGUF file without dense layers (Solar Open) may lack their width. The default that is set here is then not used.
   const bool unused = c.gguf && read.integer("leading_dense_block_count", "").value_or(0) == 0;
   read_layers(read, c, {.heads = 96, .kv_heads = 8, .ffn_factor = unused ? 1 : 0, .n_ctx = 131072, .eps = 1e-5}, {.partial = 0.5}, 1408,
               {.first_key = "first_k_dense_replace", .first = 1});
@@ -50,14 +50,14 @@ void configure(const Reader& read, Config& c) {
 }
 
 void configure_solar(const Reader& read, Config& c) {
-  // Refuses settings that only GLM has. transformers' class for Solar Open does not have first_k_dense_replace and use_qk_norm, and cannot
+  // Refuses settings that only GLM has. transformers' class for Solar Open has no first_k_dense_replace and no use_qk_norm, and cannot
   // rotate only a part of each head.
   if (const auto dense = read.integer("leading_dense_block_count", "first_k_dense_replace").value_or(0); dense != 0)
     read.unsupported(read.key("", "first_k_dense_replace"), " is ", dense, "; 0 (all layers have experts) is needed");
   if (read.flag("", "use_qk_norm", false)) read.unsupported(read.key("", "use_qk_norm"), " is true; false is needed");
   for (const char* key : {"partial_rotary_factor", "rope_parameters.partial_rotary_factor"})
     if (const double part = read.number("", key).value_or(1); part != 1) read.unsupported(read.key("", key), " is ", part, "; 1 is needed");
-  // The model has no dense layers, so transformers writes no width of dense layers. `ffn_factor` is a default that is not used.
+  // The model has no dense layers, so transformers writes no width for them. The default `ffn_factor` is not used.
   read_layers(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 128, .ffn_factor = 1, .n_ctx = 131072, .eps = 1e-5}, {.theta = 1e6}, 1280,
               {});
   read.gguf_says(kArchitecture, std::string(kGguf[0]));

@@ -1,8 +1,8 @@
 // GPT-2 (Radford et al. 2019) has LayerNorm, learned positions, one tensor for q, k and v, biases in all matrix products, and a head tied
-// to the embedding. StarCoder 1 and SantaCoder (Li et al. 2023, "gpt_bigcode") are a GPT-2 with a single kv head (Shazeer 2019). Their
-// safetensors files store matrices untransposed. OPT (Zhang et al. 2022) is a GPT-2 with relu and separate tensors for q, k and v. Its
-// position table begins at row 2. GPT-Neo (Black et al. 2021) is a GPT-2 with separate tensors for q, k and v and without biases of q, k
-// and v. Its scores are not scaled, and every other layer has a window.
+// to the embedding. The other models here are a GPT-2 with some differences. StarCoder 1 and SantaCoder (Li et al. 2023, "gpt_bigcode")
+// have a single kv head (Shazeer 2019), and safetensors files store their matrices untransposed. OPT (Zhang et al. 2022) has relu and
+// separate tensors for q, k and v, and its position table begins at row 2. GPT-Neo (Black et al. 2021) has separate tensors for q, k and v,
+// and these have no biases. Its scores are not scaled, and every other layer has a window.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -86,8 +86,8 @@ constexpr TensorName kNeoNames[] = {
     {down, "", "h.{}.mlp.c_proj"},
 };
 
-// Returns "global" or "local" for each layer; "local" means that the layer has a window. attention_layers is a list of these words. Without
-// that key, attention_types has lists of words, each with the number of times that the list is repeated: [[["global", "local"], 12]].
+// Returns "global" or "local" for each layer. "local" means that the layer has a window. If config.json has no list attention_layers of
+// these words, attention_types has lists of words, each with the number of times that the list is repeated: [[["global", "local"], 12]].
 std::vector<std::string> read_attention_layers(const Reader& read, std::size_t count) {
   if (const auto said = read.file().strings(read.key("", "attention_layers"))) return *said;
   const std::string types = read.key("", "attention_types");

@@ -30,7 +30,7 @@ void configure(const Reader& read, Config& c) {
   c.norm_bias = true;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .eps = 1e-5, .activation = Activation::gelu});
   read_ropes(read, c, {.partial = 0.25});
-  // GGUF files must have this key. llama.cpp requires it, too.
+  // GGUF files must have use_parallel_residual, as in llama.cpp.
   if (c.gguf && !read.has("use_parallel_residual", "")) read.missing(read.key("use_parallel_residual", ""));
   const bool parallel = read.flag("use_parallel_residual", "use_parallel_residual", true);
   const bool bias = read.biases("blk.0.attn_qkv.bias", "attention_bias", true);

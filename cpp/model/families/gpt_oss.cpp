@@ -29,7 +29,8 @@ constexpr TensorName kNames[] = {
 };
 
 constexpr std::string_view kFilterTypes[] = {"openai_privacy_filter"}, kFilterPrefixes[] = {"model.", ""};
-// The experts are stacks of transposed matrices. A matrix of gate_up_proj has the rows of gate and then the rows of up.
+// The matrices of all experts are one tensor, and are transposed. gate_up_proj has, for each expert, the rows of gate and then the rows of
+// up.
 constexpr TensorName kFilterNames[] = {
     {sinks, "", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors},
     {router, "", "layers.{}.mlp.router"},
@@ -39,7 +40,7 @@ constexpr TensorName kFilterNames[] = {
 };
 
 void read_attention(const Reader& read, Config& c, const RopeDefaults& rope) {
-  // Without these keys GptOssConfig uses default numbers for YaRN. No published file relies on them, so they are not supported.
+  // config.json must have one of these keys. Without them GptOssConfig uses default numbers for YaRN, which no published file relies on.
   if (!c.gguf && !read.object("rope_parameters") && !read.object("rope_scaling"))
     read.unsupported("rope_parameters (or rope_scaling) is missing; ", c.family->name, " needs its settings of YaRN");
   read_ropes(read, c, rope);

@@ -36,7 +36,7 @@ void configure(const Reader& read, Config& c) {
   if (read.has("", "rotary_dim") && !read.integer("", "rotary_dim")) read.unsupported("rotary_dim null is not run");
   const std::int32_t head_dim = c.layers.front().attention().head_dim;
   const std::int64_t turned = read.in_range(read.integer("", "rotary_dim").value_or(64), 2, head_dim, "rotary_dim");
-  // `partial` is the next double above the quotient, so that its product with head_dim is not less than rotary_dim.
+  // `partial` is the next double above the quotient, because its product with head_dim could otherwise be rounded to less than rotary_dim.
   read_ropes(read, c, {.interleaved = true, .partial = turned == head_dim ? 1 : std::nextafter(static_cast<double>(turned) / head_dim, 1)});
   for (Layer& layer : c.layers) {
     layer.join.parallel = true;

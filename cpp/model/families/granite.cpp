@@ -1,7 +1,7 @@
 // Granite 3 and 4, dense (IBM 2024), are a Llama whose embeddings, scores, branches and logits are multiplied by numbers. Granite MoE has
-// experts, and in some models a shared expert. In Granite 4 H (2025), most layers have Mamba-2, and the others have attention without rope;
-// the larger models (Tiny, Small) also have experts beside a shared expert. Granite SWA ("Swash", 2026) has attention sinks, a window in
-// three of four layers, a rope base per layer, and in some models experts.
+// experts, and in some models a shared expert. In Granite 4 H (2025), most layers have Mamba-2, and the others have attention without rope.
+// Its larger models (Tiny, Small) also have experts and a shared expert. Granite SWA ("Swash", 2026) has attention sinks, a window in three
+// of four layers, a rope base per layer, and in some models experts.
 #include <optional>
 #include <vector>
 
@@ -18,7 +18,8 @@ using enum Role;
 
 constexpr std::string_view kGguf[] = {"granite"}, kTypes[] = {"granite"};
 constexpr std::string_view kGgufMoe[] = {"granitemoe"}, kTypesMoe[] = {"granitemoe", "granitemoeshared"};
-// The first name of a tensor is the name in files on the hub. The second name is that in the classes of transformers.
+// If a role has several safetensors names, the first is the name in files on the hub, and the others are names in files that transformers
+// writes.
 constexpr TensorName kNamesMoe[] = {
     {router, "blk.{}.ffn_gate_inp", "layers.{}.block_sparse_moe.router.layer"},
     {router, "", "layers.{}.block_sparse_moe.router"},
@@ -47,11 +48,12 @@ constexpr TensorName kOwnNamesHybrid[] = {
 };
 constexpr auto kNamesHybrid = names::joined(names::kMamba2, kOwnNamesHybrid, kNamesMoe);
 constexpr KeyName kKeysHybrid[] = {{"intermediate_size", "shared_intermediate_size"}, {"moe_intermediate_size", "intermediate_size"}};
-// Files on the hub have the first two names. Files that transformers 5 writes have the other two.
+// The names of layer types: the first two in files on the hub, the other two in files that transformers 5 writes.
 constexpr TypeName kLayerTypes[] = {
     {"mamba", "mamba"}, {"attention", "attention"}, {"linear_attention", "mamba"}, {"full_attention", "attention"}};
 
-// Reads the multipliers of embeddings, logits, scores and branches. `logits` is the default of logits_scaling, which divides logits.
+// Reads the multipliers of embeddings, scores and branches, and the divisor of logits, logits_scaling. `logits` is the default of the
+// divisor.
 void read_multipliers(const Reader& read, Config& c, std::optional<double> logits) {
   c.embedding_scale = static_cast<float>(read.positive("embedding_scale", "embedding_multiplier", 1));
   c.logit_scale = static_cast<float>(1 / read.positive("logit_scale", "logits_scaling", logits));
@@ -59,8 +61,7 @@ void read_multipliers(const Reader& read, Config& c, std::optional<double> logit
     layer.join.scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));
     Attention* a = layer.if_attention();
     if (!a) continue;
-    // If config.json does not have the key, the scale is 1 (as in GraniteConfig). If a GGUF file does not have it, the scale is 1 /
-    // sqrt(head_dim) (as in llama.cpp).
+    // If the key is missing, the scale is 1 for config.json (as in GraniteConfig) and 1 / sqrt(head_dim) for GGUF files (as in llama.cpp).
     const double silent = c.gguf ? a->scale : 1;
     a->scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
   }
@@ -74,7 +75,7 @@ void configure(const Reader& read, Config& c) {
   read_mlp_bias(read, c);
 }
 
-// Sets the mixer of layers without attention to Mamba-2. If config.json has no layer_types, these are all layers.
+// Makes Mamba-2 the mixer of all layers without attention. If config.json has no layer_types, no layer has attention.
 void read_mixers(const Reader& read, Config& c) {
   const std::int32_t expand = c.gguf ? 0 : read.size("", "mamba_expand", kMaxWidth / c.hidden_size, 2);
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 1, .key_dim = 256, .inner = expand * c.hidden_size});
@@ -86,8 +87,7 @@ void read_mixers(const Reader& read, Config& c) {
   say_kv_heads(read, c);
 }
 
-// Sets the networks of all layers to mixtures. The width of an expert is at the key of `defaults`, or is the width that read_sizes() has
-// set. `shared` is the width of the shared expert, or 0 if there is none.
+// Makes the networks of all layers mixtures. `shared` is the width of the shared expert, or 0 if there is none.
 void add_experts(const Reader& read, Config& c, const MixtureDefaults& defaults, std::int64_t shared) {
   Mixture mixture = read_mixture(read, c, defaults);
   if (shared > 0) mixture.shared = shared_expert(mixture, static_cast<std::int32_t>(shared));
@@ -102,14 +102,15 @@ std::int64_t shared_width(const Reader& read) {
   return read.in_range(read.integer(kSharedGguf, kShared).value_or(0), 0, kMaxWidth * 4, read.key(kSharedGguf, kShared));
 }
 
-// Returns true if the file has experts. GGUF files of Granite SWA and of Granite 4 H have the same general.architecture with experts and
-// without them. Such a file has experts if it has their number, or if its first layer has a router.
+// Returns true if the file has experts. GGUF files of Granite SWA and of Granite 4 H have the same general.architecture with and without
+// experts, so the function looks for the number of experts, and for a router in the first layer.
 bool has_experts(const Reader& read) {
   return !read.gguf() || read.integer("expert_count", "").value_or(0) != 0 || read.file().find("blk.0.ffn_gate_inp.weight");
 }
 
-// Granite 4 H has experts if their number is not 0. The shared expert is then the network that models without experts have; in folders it
-// has the same tensor names. In GGUF files with experts, feed_forward_length is the width of an expert.
+// For Granite 4 H. If the model has experts, makes the networks of all layers mixtures. The network that models without experts have then
+// becomes the shared expert, with the same tensor names in folders. In GGUF files with experts, feed_forward_length is the width of an
+// expert.
 void read_mixture_or_network(const Reader& read, Config& c) {
   constexpr std::int32_t kSilent = 8;  // the default of GraniteMoeHybridConfig
   const std::string where = read.key("", "num_local_experts");
@@ -120,7 +121,7 @@ void read_mixture_or_network(const Reader& read, Config& c) {
   read.gguf_says(kSharedGguf, shared);
 }
 
-// Notes the settings of the rope for a model in which no layer has rope, because llama.cpp's converter writes them nevertheless.
+// Records the rope settings that a GGUF file has although no layer has rope, because llama.cpp's converter always writes them.
 void say_unused_rope(const Reader& read, const Attention& a) {
   if (!read.notes()) return;
   const double theta = read.number("", "rope_parameters.rope_theta").value_or(read.number("", "rope_theta").value_or(10000));
@@ -132,7 +133,7 @@ void configure_hybrid(const Reader& read, Config& c) {
   read_sizes(read, c, {.some_attend = true});
   read_mixture_or_network(read, c);
   read_mixers(read, c);
-  // llama.cpp's converter uses rope.scaling.finetuned for another meaning: whether layers with attention have rope.
+  // In GGUF files of this family, rope.scaling.finetuned says whether layers with attention have rope.
   const bool turned = c.gguf ? read.flag("rope.scaling.finetuned", "", true) : read.string("", "position_embedding_type") == "rope";
   if (turned)
     read_ropes(read, c, {});
@@ -145,7 +146,7 @@ void configure_hybrid(const Reader& read, Config& c) {
 
 constexpr std::string_view kSwaGguf[] = {"granite_swa"}, kSwaTypes[] = {"granite_swa"}, kSwaTypesMoe[] = {"granitemoe_swa"};
 constexpr TensorName kSwaNames[] = {{sinks, "blk.{}.attn_sinks", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors}};
-// llama.cpp's converter does not split the tensor that has gate and up of the shared expert.
+// GGUF files have gate and up of the shared expert in one tensor, because llama.cpp's converter does not split it.
 constexpr TensorName kSwaSharedNames[] = {
     {shared_gate, "blk.{}.ffn_up_shexp", "", Fused::shared_gate_up},
     {shared_up, "blk.{}.ffn_up_shexp", "", Fused::shared_gate_up},
@@ -160,8 +161,8 @@ constexpr TensorName kSwaExpertNames[] = {
 };
 constexpr auto kSwaNamesMoe = names::joined(kSwaNames, kSwaSharedNames, kSwaExpertNames, kNamesMoe);
 
-// Returns the base of each layer's rope, or 0 for a layer without rope. config.json has one base for all layers or a base per layer. A GGUF
-// file has one base, and may have a flag per layer.
+// Returns the base of each layer's rope, or 0 for a layer without rope. config.json has one base for all layers or a list of bases. A GGUF
+// file has one base, and may have a list of flags that say which layers have rope.
 std::vector<double> read_bases(const Reader& read, const Config& c) {
   const std::size_t count = c.layers.size();
   const double one = read.positive("rope.freq_base", "rope_parameters.rope_theta", read.positive("", "rope_theta", 10000));

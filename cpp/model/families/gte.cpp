@@ -1,4 +1,4 @@
-// gte 1.5 and multilingual (Zhang et al. 2024), stella 400M, and arctic-embed-m v2 are BERT with rope and a gated feed-forward network.
+// gte 1.5, gte multilingual (Zhang et al. 2024), stella 400M and arctic-embed-m v2 are a BERT with rope and a gated feed-forward network.
 // Their files on the Hugging Face hub have the model_type "new".
 #include "model/families/names.h"
 #include "model/rope.h"

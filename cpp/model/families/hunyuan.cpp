@@ -19,8 +19,8 @@ constexpr TensorName kNames[] = {
     {k_norm, "blk.{}.attn_k_norm", "layers.{}.self_attn.key_layernorm"},
 };
 
-// Returns the factor by which the base of the rope is multiplied. If a "dynamic" scaling has an alpha, the factor is alpha^(d / (d - 2))
-// for texts of all lengths, where d is head_dim. GGUF files store the multiplied base.
+// Returns the factor by which the rope's base is multiplied. If config.json has an alpha, the factor is alpha^(d / (d - 2)) for texts of
+// all lengths, where d is head_dim. GGUF files store the multiplied base, so the factor is 1.
 double stretch(const Reader& read, std::int32_t head_dim) {
   if (read.gguf()) return 1;
   for (const std::string at : {"rope_parameters", "rope_scaling"}) {
@@ -33,7 +33,7 @@ double stretch(const Reader& read, std::int32_t head_dim) {
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_ropes(read, c, {.stretch = stretch(read, c.layers.front().attention().head_dim)});
-  read.gguf_says("rope.scaling.type", "none");  // because the base is already multiplied
+  read.gguf_says("rope.scaling.type", "none");  // because the converter multiplies the base instead
   read.gguf_says("rope.scaling.factor", 1.0);
   if (read.flag("", "use_cla", false)) read.unsupported("use_cla (keys and values of another layer) is not run");
   if (!read.flag("", "use_qk_norm", true)) read.unsupported("use_qk_norm false is not run");
@@ -52,8 +52,8 @@ constexpr TensorName kOwnNamesMoe[] = {
 };
 constexpr auto kNamesMoe = names::joined(kOwnNamesMoe, names::kExperts);
 
-// Returns the number at a key of config.json. The value may also be a list with one number per layer. Throws if the numbers of such a list
-// differ.
+// Returns the number at a key of config.json, or `otherwise` if there is none. The value may also be a list with one number per layer.
+// Throws if the numbers of the list differ.
 std::int32_t same_in_all_layers(const Reader& read, const Config& c, const char* key, std::int64_t low, std::int64_t high,
                                 std::int32_t otherwise) {
   const auto list = c.gguf ? std::vector<std::int64_t>{} : read.per_layer("", key, c.layers.size(), low, high);
@@ -65,8 +65,8 @@ std::int32_t same_in_all_layers(const Reader& read, const Config& c, const char*
 
 void configure_moe(const Reader& read, Config& c) {
   configure(read, c);
-  // In transformers, experts and shared expert are as wide as intermediate_size. The models' original code has keys for other widths, which
-  // are refused here.
+  // Experts and shared expert are as wide as intermediate_size, as in transformers. Other widths, which the models' original code has keys
+  // for, are refused.
   const std::int32_t width = c.layers.front().feed_forward().width;
   if (same_in_all_layers(read, c, "moe_intermediate_size", 1, kMaxWidth, width) != width)
     read.unsupported("moe_intermediate_size is not ", width, " (intermediate_size): experts of another width are not run in this family");

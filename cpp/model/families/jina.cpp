@@ -1,7 +1,7 @@
 // jina-embeddings v2 (Günther et al. 2023) is BERT with bidirectional ALiBi and a gated feed-forward network. The v2 models for code also
-// normalise queries and keys, and add a layer's input a second time. The config.json of v2 has the model_type "bert". v3 (Sturua et al.
-// 2024) is XLM-RoBERTa with rope. It has a set of low-rank adapters per task, which are merged while loading. The config.json of v3 has the
-// model_type "xlm-roberta" if the model's own Python code is in the same folder.
+// normalise queries and keys, and add a layer's input a second time. v3 (Sturua et al. 2024) is XLM-RoBERTa with rope. It has a set of
+// low-rank adapters per task, which are merged while loading. The config.json of v2 has the model_type "bert". That of v3 has "xlm-roberta"
+// if the model's own Python code is in the same folder.
 #include <algorithm>
 
 #include "model/families/names.h"
@@ -52,8 +52,8 @@ constexpr TensorName kCodeNames[] = {
 };
 constexpr std::string_view kGguf2[] = {"jina-bert-v2"}, kTypes2[] = {"bert"}, kPrefixes2[] = {"", "bert."};
 
-// Returns true if the file has the tensor. The models for code are recognized by their tensors, because their config.json has no key that
-// distinguishes them.
+// Returns true if the file has the tensor. claims_code() recognizes the models for code by their tensors, because no key of their
+// config.json distinguishes them.
 bool has(const Reader& read, std::string_view name) {
   return std::ranges::any_of(kPrefixes2,
                              [&](std::string_view prefix) { return read.file().find(str(prefix, name, ".weight")) != nullptr; });

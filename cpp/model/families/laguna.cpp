@@ -1,5 +1,5 @@
 // Laguna (Poolside 2026) begins with dense layers, and its other layers have experts and a shared expert. It has norms of queries and keys,
-// and a softplus gate on the output of attention. Layers with a window have a rope of their own and their own number of query heads.
+// and a softplus gate on the output of attention. Layers with a window have their own rope and their own number of query heads.
 #include <algorithm>
 #include <string>
 
@@ -16,12 +16,13 @@ using enum Role;
 constexpr std::string_view kGguf[] = {"laguna"}, kTypes[] = {"laguna"};
 constexpr TensorName kOwnNames[] = {
     {attn_gate, "blk.{}.attn_gate", "layers.{}.self_attn.g_proj"},
-    {router_choice_bias, "", "layers.{}.mlp.experts.e_score_correction_bias", Fused::no, false, Bare::both},  // name on the hub
+    // the tensor's name in files on the hub
+    {router_choice_bias, "", "layers.{}.mlp.experts.e_score_correction_bias", Fused::no, false, Bare::both},
 };
 constexpr auto kNames = names::joined(kOwnNames, names::kExpertsAndShared);
 
-// Returns true if the gate has one column per head. config.json has the key `gating` for this. In GGUF files the shape of the gate's tensor
-// shows it.
+// Returns true if the gate has one column per head. config.json says this with the key `gating`. In GGUF files it follows from the shape of
+// the gate's tensor.
 bool gates_heads(const Reader& read, const Config& c) {
   if (c.gguf) {
     const files::TensorInfo* gate = read.file().find("blk.0.attn_gate.weight");
@@ -52,8 +53,9 @@ void refuse_others(const Reader& read, bool by_head) {
   }
 }
 
-// Each kind of layer has its own base and its own fraction of rotated columns. If an object of config.json has no fraction, all columns are
-// rotated. The defaults of the configuration class apply only if there is no object at all.
+// Returns the defaults for reading the ropes. Layers with and without a window each have their own base and their own fraction of rotated
+// columns. If config.json has rope_parameters, a missing fraction means that all columns are rotated. Otherwise the defaults of the
+// configuration class apply.
 RopeDefaults rope_defaults(const Reader& read, const Config& c) {
   if (c.gguf) return {.window_theta = read.positive("rope.freq_base", "", 10000.0)};
   const std::string object = read.key("", "rope_parameters");
@@ -66,7 +68,7 @@ RopeDefaults rope_defaults(const Reader& read, const Config& c) {
   return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000, .gguf_ramp = true, .by_kind = true};
 }
 
-// Notes the GGUF keys that llama.cpp's converter always writes, and removes those that it never writes.
+// Records the GGUF keys that llama.cpp's converter always writes, and removes those that it never writes.
 void say_all(const Reader& read, const Config& c) {
   std::vector<std::int64_t> heads;
   for (const Layer& layer : c.layers) heads.push_back(layer.attention().heads);

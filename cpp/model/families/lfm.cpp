@@ -1,4 +1,4 @@
-// LFM2 and LFM2.5 (Liquid AI 2025): most layers have a short convolution between two gates, and the others have attention with a norm for
+// LFM2 and LFM2.5 (Liquid AI 2025). Most layers have a short convolution between two gates, and the others have attention with a norm for
 // each head of q and k. LFM2 MoE (2025) has experts in all but the first layers. LFM3 (2026) has wider convolutions, windows in half of the
 // layers with attention, a gate for each head, and norms on the outputs of the branches.
 #include <algorithm>
@@ -64,14 +64,15 @@ constexpr TypeName kLayerTypes3[] = {{"conv", "conv"}, {"full_attention", "full_
 constexpr KeyName kKeys2[] = {{"rms_norm_eps", "norm_eps"}, {"intermediate_size", "block_ff_dim"}};
 constexpr TypeName kLayerTypes[] = {{"conv", "conv"}, {"full_attention", "full_attention"}};
 
-// Returns the width of the feed-forward networks. config.json has a width to which three adjustments are made. GGUF files have the adjusted
-// width.
+// Returns the width of the feed-forward networks. It is computed from the width in config.json: 2/3 of it, times block_ffn_dim_multiplier,
+// rounded up to a multiple of block_multiple_of. GGUF files have the result.
 std::int32_t adjusted_width(const Reader& read, std::int32_t width) {
   if (read.gguf() || !read.flag("", "block_auto_adjust_ff_dim", true)) return width;
   const double factor = read.has("", "block_ffn_dim_multiplier") ? read.number("", "block_ffn_dim_multiplier").value_or(0) : 1;
   const std::int64_t multiple = read.size("", "block_multiple_of", kMaxWidth, 256);
   std::int64_t adjusted = 2 * std::int64_t{width} / 3;
-  if (factor != 0) {  // with null, only the first adjustment is made
+  // If block_ffn_dim_multiplier is null, the width is 2/3 of that in config.json, without rounding.
+  if (factor != 0) {
     if (!(factor > 0 && factor < 1e6)) read.bad_number(read.key("", "block_ffn_dim_multiplier"), factor, "a positive number below 1e6");
     adjusted = static_cast<std::int64_t>(factor * static_cast<double>(adjusted));
     adjusted = (adjusted + multiple - 1) / multiple * multiple;
@@ -79,14 +80,14 @@ std::int32_t adjusted_width(const Reader& read, std::int32_t width) {
   return static_cast<std::int32_t>(read.in_range(adjusted, 1, kMaxWidth * 4, read.key("", "intermediate_size")));
 }
 
-// Reads the short convolutions. `taps` is the default of the configuration class.
+// Reads the settings of the short convolutions. `taps` is the default number of taps.
 ShortConv read_conv(const Reader& read, std::int64_t taps) {
   return {.taps = read.size("shortconv.l_cache", "conv_L_cache", kMaxTaps, read.gguf() ? std::nullopt : std::optional(taps)),
           .bias = read.flag("", "conv_bias", false)};
 }
 
-// Sets the mixer of layers without attention to a short convolution. config.json has a list of the layers' types or, in older files, a list
-// of the layers with attention.
+// Makes a short convolution the mixer of all layers without attention. config.json has a list of the layers' types or, in older files, a
+// list of the layers with attention.
 void read_mixers(const Reader& read, Config& c) {
   const auto types = read_layer_types(read, c.layers.size(), kLayerTypes);
   const auto attends = c.gguf || !types.empty() ? std::nullopt : read.file().integer_list(read.key("", "full_attn_idxs"));
@@ -100,17 +101,18 @@ void read_mixers(const Reader& read, Config& c) {
   say_kv_heads(read, c);
 }
 
-// Returns true if the model is an embedder with bidirectional attention and centred convolutions (LFM2.5-Embedding, LFM2.5-ColBERT). In
-// config.json the name of the model's class shows this, and in GGUF files attention.causal does.
+// Returns true if the model is an embedder with bidirectional attention and centred convolutions (LFM2.5-Embedding, LFM2.5-ColBERT).
+// config.json shows this by the model's class, and GGUF files by attention.causal.
 bool sees_both_ways(const Reader& read) {
   if (read.gguf()) return !read.flag("attention.causal", "", true);
   if (read.text("model_type") == "lfm2_bidirectional") return true;
-  const files::Value* classes = read.file().value("architectures");  // ignored if it is not a list of strings
+  const files::Value* classes = read.file().value("architectures");  // ignored if it is not a list
   const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
   return names && names->size() > 0 && (*names)[0].starts_with("Lfm2Bidirectional");
 }
 
-// Reads the settings that LFM2 models with and without experts share. The networks of all layers are dense afterwards.
+// Reads the settings that LFM2 models with and without experts share. Afterwards the networks of all layers are dense, also in models with
+// experts.
 void read_layers2(const Reader& read, Config& c) {
   if (read.integer("attention.sliding_window", "").value_or(0) != 0)
     read.unsupported(read.key("attention.sliding_window", ""), " (windows) is not run for ", c.family->name, "; it must be 0 or absent");
@@ -157,8 +159,8 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// If config.json has no layer_types, layers 2, 6, 10, ... (counted from 0) attend to the whole text, layers 4, 8, 12, ... attend within a
-// window, and the others have convolutions.
+// For LFM3. If config.json has no layer_types, layers 2, 6, 10, ... (counted from 0) attend to the whole text, layers 4, 8, 12, ... attend
+// within a window, and the others have convolutions.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 128000, .eps = 1e-5});
   const auto types = read_layer_types(read, c.layers.size(), kLayerTypes3);

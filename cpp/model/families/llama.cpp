@@ -24,8 +24,8 @@ void see_both_ways(const Reader& read, Config& c) {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
-  // GGUF files of Mistral have the architecture name "llama" and may have a window. A Llama's config.json may also have a key for a window,
-  // but transformers ignores it.
+  // Only windows in GGUF files are read. A GGUF file with the name "llama" may be a Mistral with a window. A Llama's config.json may have a
+  // key for a window, too, but transformers ignores it.
   if (c.gguf) read_windows(read, c);
   read_ropes(read, c, {});
   read_attention_bias(read, c);

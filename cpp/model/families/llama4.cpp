@@ -1,6 +1,6 @@
-// The language models of Llama 4 Scout and Maverick (Meta 2025). For each token, one expert reads the token's row multiplied by the
-// router's sigmoid, beside a shared expert. Three of four layers have rope and attend within chunks of the text. The others have no rope,
-// and their queries are multiplied by a factor that grows with the position.
+// The language models of Llama 4 Scout and Maverick (Meta 2025). Each token has one expert and a shared expert. The expert's input is the
+// token's row multiplied by the router's sigmoid. Three of four layers have rope and attend within chunks of the text. The others have no
+// rope, and their queries are multiplied by a factor that grows with the position.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -27,14 +27,15 @@ constexpr TensorName kNames[] = {
     {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.feed_forward.shared_expert.down_proj"},
 };
 
-// Constants of llama.cpp, which takes none of these numbers from GGUF files. They are also the defaults of Llama4TextConfig.
+// The length of chunks (kChunk), the length and the growth of Temperature (kLengths, kGrowth), and the interval of layers without rope
+// (kInterval). llama.cpp has these numbers in its code and not in GGUF files. They are also the defaults of Llama4TextConfig.
 constexpr std::int64_t kChunk = 8192, kLengths = 8192, kInterval = 4;
 constexpr double kGrowth = 0.1;
-// llama.cpp recognizes Maverick, which has no norms of q and k, by this number of experts.
+// The number of experts of Maverick, by which llama.cpp recognizes it. Maverick has no norms of q and k.
 constexpr std::int64_t kExpertsWithoutNorms = 128;
 
-// Throws if a GGUF file has other values of these settings than llama.cpp's constants. llama.cpp takes the settings from no key, so such a
-// file was made for another program.
+// Throws if a GGUF file has keys with other values than the constants above. llama.cpp does not read these keys, so such a file was made
+// for another program.
 void refuse_other_layers(const Reader& read) {
   const auto refuse = [&](const char* key, std::int64_t needed) {
     if (!read.has(key, "")) return;
@@ -47,7 +48,7 @@ void refuse_other_layers(const Reader& read) {
     read.unsupported(read.key("rope.freq_base_swa", ""), " differs from ", read.key("rope.freq_base", ""), "; llama4 has one rope");
 }
 
-// Returns one flag per layer: true if the layer has rope. A list in config.json may have more entries than there are layers. An empty list
+// Returns one flag per layer, true if the layer has rope. The list in config.json may be longer than the number of layers. An empty list
 // counts as a missing list.
 std::vector<bool> layers_with_rope(const Reader& read, std::size_t count) {
   std::vector<std::int64_t> said;
@@ -63,7 +64,7 @@ std::vector<bool> layers_with_rope(const Reader& read, std::size_t count) {
   return with;
 }
 
-// Returns one flag per layer: true if the layer attends within chunks. If config.json has no layer_types, these are the layers with rope.
+// Returns one flag per layer, true if the layer attends within chunks. If config.json has no layer_types, these are the layers with rope.
 std::vector<bool> layers_with_chunks(const Reader& read, std::vector<bool> with_rope) {
   constexpr std::string_view kChunked = "chunked_attention", kFull = "full_attention";
   constexpr TypeName kTypeNames[] = {{kChunked, kChunked}, {kFull, kFull}};
@@ -72,8 +73,8 @@ std::vector<bool> layers_with_chunks(const Reader& read, std::vector<bool> with_
   return with_rope;
 }
 
-// Returns the length of chunks, or 0 if no layer has chunks. A null in config.json means that no layer has chunks. A missing key means the
-// default length.
+// Returns the length of chunks, or 0 if no layer has chunks. In config.json, null means that no layer has chunks, and a missing key means
+// the default length.
 std::int64_t read_chunk(const Reader& read, const std::vector<bool>& chunked) {
   const bool none = !read.gguf() && read.has("", "attention_chunk_size") && !read.integer("", "attention_chunk_size");
   if (none && read.has("", "layer_types") && std::ranges::count(chunked, true) > 0)
@@ -82,7 +83,7 @@ std::int64_t read_chunk(const Reader& read, const std::vector<bool>& chunked) {
   return read.in_range(read.integer("", "attention_chunk_size").value_or(kChunk), 1, kMaxContext, "attention_chunk_size");
 }
 
-// Returns true if queries have the factor that grows with the position. Files of 2025 have a number in place of the flag.
+// Returns true if queries are multiplied by a factor that grows with the position. Files of 2025 have a number in place of the flag.
 bool has_temperature(const Reader& read) {
   const files::Value* said = read.gguf() ? nullptr : read.file().value(read.key("", "attn_temperature_tuning"));
   if (said && std::holds_alternative<std::int64_t>(*said)) return std::get<std::int64_t>(*said) != 0;
@@ -112,7 +113,7 @@ void read_attention(const Reader& read, Config& c) {
   }
 }
 
-// Returns one flag per layer: true if the layer has experts. If config.json has both a list and an interval, the list is used.
+// Returns one flag per layer, true if the layer has experts. If config.json has both a list and an interval, the list is used.
 std::vector<bool> layers_with_experts(const Reader& read, const Config& c, const DenseDefaults& dense) {
   const auto listed = c.gguf ? std::nullopt : read.file().integer_list(read.key("", "moe_layers"));
   if (!listed) {
@@ -120,7 +121,7 @@ std::vector<bool> layers_with_experts(const Reader& read, const Config& c, const
     with.flip();
     return with;
   }
-  // If there is a list, the interval may be 0 (models without experts).
+  // The interval is only recorded for the GGUF file. It may be 0, in models without experts.
   const std::int64_t step = read.notes() ? read.file().integer(read.key("", dense.step_key)).value_or(1) : 0;
   if (step >= 1) read.gguf_says("interleave_moe_layer_step", step);
   const auto last = static_cast<std::int64_t>(c.layers.size()) - 1;
@@ -150,7 +151,8 @@ void configure(const Reader& read, Config& c) {
     mixture.shared = shared_expert(mixture, mixture.width);
     set_mixtures(c, mixture, [&](std::size_t layer) { return with[layer]; });
   }
-  // intermediate_size in config.json is the width of an expert. feed_forward_length in GGUF files is the width of layers without experts.
+  // intermediate_size in config.json is the width of an expert. Layers without experts have the width intermediate_size_mlp or, in GGUF
+  // files, feed_forward_length.
   if (c.gguf) return;
   const std::int32_t width = read.size("", "intermediate_size_mlp", kMaxWidth * 4, 16384);
   read.gguf_says("feed_forward_length", std::int64_t{width});

@@ -1,6 +1,6 @@
-// Mamba-2 (Dao and Gu 2024): each layer is a state space model, without attention and without a network. Nemotron-H (NVIDIA 2025): each
-// layer is a single branch, which is Mamba-2, attention without rope, or a network with squared relu. Nemotron 3 Nano (2025) has mixtures
-// of experts in place of networks, with a shared expert and without gates.
+// In Mamba-2 (Dao and Gu 2024), each layer is a state space model, without attention and without a network. In Nemotron-H (NVIDIA 2025),
+// each layer is a single branch: Mamba-2, attention without rope, or a network with squared relu. Nemotron 3 Nano (2025) has mixtures of
+// experts in place of networks, with a shared expert and without gates.
 #include <algorithm>
 #include <optional>
 
@@ -55,7 +55,7 @@ constexpr KeyName kKeys[] = {{"rms_norm_eps", "layer_norm_epsilon"}, {"mamba_n_h
                              {"mamba_d_state", "state_size"},        {"mamba_d_head", "head_dim"},   {"mamba_d_conv", "conv_kernel"},
                              {"mamba_conv_bias", "use_conv_bias"},   {"mamba_proj_bias", "use_bias"}};
 
-// The context length that llama.cpp's converter writes. The model itself does not limit the length of texts.
+// The context length that llama.cpp's converter writes. The model itself has no limit.
 constexpr std::int64_t kContext = std::int64_t{1} << 20;
 
 void configure(const Reader& read, Config& c) {
@@ -63,7 +63,8 @@ void configure(const Reader& read, Config& c) {
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64});
   for (Layer& layer : c.layers) layer.mixer = ssd;
   for (const char* key : {"attention.head_count", "attention.head_count_kv", "feed_forward_length"}) read.gguf_says(key, std::int64_t{0});
-  if (ssd.value_width() != c.hidden_size)  // the converter takes the heads of Mamba-2 for attention heads
+  // The converter takes the heads of Mamba-2 for attention heads, and writes their size.
+  if (ssd.value_width() != c.hidden_size)
     for (const char* key : {"attention.key_length", "attention.value_length"}) read.gguf_says(key, std::int64_t{ssd.value_dim});
 }
 
@@ -74,7 +75,7 @@ constexpr KeyName kKeysHybrid[] = {
 constexpr TypeName kLayerTypes[] = {{"linear_attention", "mamba"}, {"mamba", "mamba"}, {"full_attention", "attention"},
                                     {"attention", "attention"},    {"mlp", "mlp"},     {"moe", "moe"}};
 
-// Returns the kind of branch of each layer. Files have a list of names, or a text with one letter per layer.
+// Returns the kind of each layer's single branch. config.json has a list of names, or a text with one letter per layer.
 std::vector<std::string_view> read_branches(const Reader& read, std::size_t count) {
   for (const char* key : {"layers_block_type", "layer_types"}) {
     auto types = read_layer_types(read, count, kLayerTypes, key);
@@ -130,7 +131,7 @@ Mixture read_experts(const Reader& read, const Config& c) {
 void configure_hybrid(const Reader& read, Config& c) {
   read_sizes(read, c,
              {.heads = 32, .kv_heads = 8, .head_dim = 128, .n_ctx = 4096, .eps = 1e-5, .some_attend = true, .some_networks = true});
-  // GGUF files have the eps of these rms norms under one of two keys (llama.cpp).
+  // In GGUF files, the eps of the rms norms is at one of two keys, as in llama.cpp.
   if (c.gguf && !read.has("attention.layer_norm_rms_epsilon", ""))
     c.eps = static_cast<float>(read.positive("attention.layer_norm_epsilon", "", 1e-5));
   read.gguf_lacks({"attention.layer_norm_rms_epsilon"});

@@ -13,7 +13,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 4, .head_dim = c.gguf ? 0 : 128, .n_ctx = 131072});
   // If a GGUF file has no list of layers, three of four layers have windows (llama.cpp). If config.json has no list, no layer has a window.
   read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = c.gguf ? 4 : 1, .gguf = GgufWindows::by_layer});
-  // If a GGUF file has no rope base for layers with windows, they have the base of the other layers, as in llama.cpp.
+  // If a GGUF file has no separate rope base for layers with windows, these layers have the base of the others, as in llama.cpp.
   const double base = c.gguf ? read.positive("rope.freq_base", "", 10000.0) : 10000;
   read_ropes(read, c, {.theta = c.gguf ? 10000.0 : 500000, .partial = c.gguf ? 0.0 : 1, .window_theta = base, .by_kind = true});
   read_attention_bias(read, c);

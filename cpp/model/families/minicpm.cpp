@@ -39,7 +39,8 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
 }
 
-// For MiniCPM 3. Its GGUF files have no keys for the three multipliers, so they get the defaults of the configuration class.
+// For MiniCPM 3. GGUF files have no keys for the three multipliers of embeddings, branches and logits, so the defaults of the configuration
+// class are used.
 void configure3(const Reader& read, Config& c) {
   refuse_parts(read);
   read_latent_sizes(read, c,
@@ -55,7 +56,7 @@ void configure3(const Reader& read, Config& c) {
                      .value_length = "attention.value_length"});
   read_mlp_bias(read, c);
   const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
-  // Returns the number at `key`. If its value is null, returns `none`, with which the multiplier changes nothing.
+  // Returns the number at `key`, `otherwise` if the key is missing, or `none` if the value is null. `none` makes the multiplier 1.
   const auto said = [&](const char* key, double otherwise, double none) {
     return read.has("", key) && !read.number("", key) ? none : read.positive("", key, otherwise);
   };
@@ -66,7 +67,7 @@ void configure3(const Reader& read, Config& c) {
 }
 
 constexpr std::string_view kGguf3[] = {"minicpm3"}, kTypes3[] = {"minicpm3"};
-// llama.cpp's converter does not split kv_b_proj in this family.
+// In this family, GGUF files also have keys and values in one tensor, because llama.cpp's converter does not split kv_b_proj.
 constexpr TensorName kNames3[] = {
     {Role::latent_key, "blk.{}.attn_kv_b", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
     {Role::latent_value, "blk.{}.attn_kv_b", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::string_view kTypes[] = {"mistral", "ministral"}, kTypes3[] = {"ministral3"}, kGguf3[] = {"mistral3"};
 
-// If config.json has no sliding_window, the window is 4,096. If the value is null, there is no window. MistralConfig and MinistralConfig do
-// the same.
+// If config.json has no sliding_window, the window is 4,096, and if the value is null, there is no window. This is the same in
+// MistralConfig and MinistralConfig.
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .n_ctx = 131072});
   read_windows(read, c, {.window = 4096});

@@ -31,7 +31,8 @@ void configure(const Reader& read, Config& c) {
   read.gguf_lacks({"expert_feed_forward_length"});
 }
 
-// A GGUF file with the architecture name "llama" has experts if it has their number, or if its first layer has a router.
+// Returns true if the file is a Mixtral. A GGUF file with the architecture name "llama" is one if it has a number of experts, or a router
+// in its first layer.
 bool claims(const Reader& read) {
   return !read.gguf() || read.integer("expert_count", "").value_or(0) != 0 || read.file().find("blk.0.ffn_gate_inp.weight");
 }

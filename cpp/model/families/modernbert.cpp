@@ -33,7 +33,7 @@ constexpr TensorName kNames[] = {
     {mlm_decoder, "", "decoder"},
 };
 constexpr std::string_view kGguf[] = {"modern-bert"}, kTypes[] = {"modernbert"}, kPrefixes[] = {"", "model."};
-// Keys that config.json had before transformers 5. Gemma 3's key rope_local_base_freq is called local_rope_theta here.
+// Names of keys before transformers 5. What other families call rope_local_base_freq (Gemma 3) is local_rope_theta here.
 constexpr KeyName kKeys[] = {
     {"layer_norm_eps", "norm_eps"},
     {"sliding_window", "local_attention"},
@@ -85,7 +85,8 @@ void configure(const Reader& read, Config& c) {
   }
   if (const auto every = read.integer("", "global_attn_every_n_layers")) read.gguf_says("attention.sliding_window_pattern", *every);
   if (const auto name = read.string("", "hidden_activation")) read.gguf_says("hidden_activation", *name);
-  const auto said = read.string("hidden_activation", "");  // only from GGUF files; read_sizes() has read that of config.json
+  // The activation in GGUF files, which read_sizes() has not read.
+  const auto said = read.string("hidden_activation", "");
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;
     if (c.gguf && said) layer.feed_forward().activation = activation_named(read, read.key("hidden_activation", ""), *said);
@@ -97,7 +98,7 @@ constexpr TensorName kDecoderNames[] = {
     {q, "", "layers.{}.attn.q_proj"},
     {k, "", "layers.{}.attn.k_proj"},
     {v, "", "layers.{}.attn.v_proj"},
-    // The first name of a role is the name in a file with a head for logits. The second name is that in a file with a classifier.
+    // A role's first name is the one in files with a head for logits, and its second name the one in files with a classifier.
     {head_dense, "", "lm_head.dense"},
     {head_dense, "", "head.dense"},
     {head_norm, "", "lm_head.norm"},

@@ -29,7 +29,7 @@ void configure(const Reader& read, Config& c) {
   c.has_head = c.final_norm = false;
   c.learned_positions = c.embedding_norm = c.norm_bias = true;
   c.classifier.dense = DenseBefore::texts;
-  c.position_offset = 2;  // transformers has this number whatever pad_token_id is
+  c.position_offset = 2;  // as in transformers, whatever pad_token_id is
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   make_bert_layers(c);
   add_mlm_head(c);

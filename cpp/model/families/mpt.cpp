@@ -30,8 +30,8 @@ constexpr TensorName kNames[] = {
     {head, "output", "lm_head"},
 };
 
-// Throws for options of MPT's own code that transformers does not have (transformers ignores most of them). Also throws for options that no
-// published model uses.
+// Throws for options of MPT's own code that transformers does not run (it ignores most of them), and for options that no published model
+// uses.
 void refuse_other_kinds(const Reader& read, const Config& c) {
   if (c.gguf) {
     if (read.number("attention.clamp_kqv", "").value_or(0) > 0) read.unsupported("clamp_kqv (clamped queries, keys and values) is not run");
@@ -58,8 +58,7 @@ void refuse_other_kinds(const Reader& read, const Config& c) {
 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
-  // The feed-forward network is always four times as wide as hidden_size. The configuration class of transformers has a key
-  // expansion_ratio, but transformers never uses it.
+  // The feed-forward network is always four times as wide as hidden_size, because transformers never uses its key expansion_ratio.
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
   refuse_other_kinds(read, c);
   c.alibi_slopes =

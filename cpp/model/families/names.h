@@ -96,8 +96,8 @@ inline constexpr TensorName kExperts[] = {
     {shared_opening, "blk.{}.ffn_gate_inp_shexp", "layers.{}.mlp.shared_expert_gate"},
 };
 
-// Names that DeepSeek V3 and families like it have in addition to kExperts: a bias for the choice of experts, and shared experts as one
-// network. In kExpertsAndShared they come first.
+// Names that DeepSeek V3 and families like it have in addition to kExperts: a bias for the choice of experts, and the shared experts as one
+// network. kExpertsAndShared has them before those of kExperts, so they are tried first.
 inline constexpr TensorName kSharedExperts[] = {
     {router_choice_bias, "blk.{}.exp_probs_b.bias", "layers.{}.mlp.gate.e_score_correction_bias", Fused::no, false, Bare::both},
     {shared_gate, "blk.{}.ffn_gate_shexp", "layers.{}.mlp.shared_experts.gate_proj"},
@@ -126,8 +126,8 @@ inline constexpr TensorName kRobertaHead[] = {
     {classifier, "cls.output", "classifier.out_proj"},
 };
 
-// Names of the MLM heads of BERT and of RoBERTa. The bias of the decoder is in the same module as the decoder's matrix or, in older files,
-// in the module that contains it.
+// Names of the MLM heads of BERT and of RoBERTa. Older files have the decoder's bias not beside the decoder's matrix
+// ("cls.predictions.decoder"), but one level higher ("cls.predictions").
 inline constexpr TensorName kBertMlm[] = {
     {mlm_dense, "", "cls.predictions.transform.dense"},
     {mlm_norm, "", "cls.predictions.transform.LayerNorm"},

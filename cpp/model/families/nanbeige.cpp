@@ -1,5 +1,5 @@
 // Nanbeige 4.2 3B (Nanbeige Lab 2026) is a Llama whose rows pass through all layers num_loops times. Each pass has its own keys and values.
-// Between two passes the rows are normalised with the weights of the final norm, unless skip_loop_final_norm is true.
+// Unless skip_loop_final_norm is true, rows are normalised between two passes, with the weights of the final norm.
 #include "core/checked.h"
 #include "model/families/names.h"
 #include "model/rope.h"

@@ -45,7 +45,7 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;
     std::int32_t& width = layer.feed_forward().width;
-    // The width is 2/3 of intermediate_size, rounded up to a multiple of 8. GGUF files have 2/3 of intermediate_size without this rounding.
+    // The width is 2/3 of intermediate_size, rounded up to a multiple of 8. GGUF files have the number before this rounding.
     if (!c.gguf)
       width = static_cast<std::int32_t>(read.in_range(std::int64_t{2} * width / 3, 1, kMaxWidth * 4, "2/3 of intermediate_size"));
     read.gguf_says("feed_forward_length", std::int64_t{width});

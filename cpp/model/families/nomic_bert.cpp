@@ -29,8 +29,8 @@ constexpr TensorName kNames[] = {
     {classifier, "cls.output", "classifier"},
 };
 constexpr std::string_view kGguf[] = {"nomic-bert"}, kTypes[] = {"nomic_bert"}, kPrefixes[] = {"", "nomic_bert.", "bert."};
-// Keys of the config.json files on the Hugging Face hub. These files are for Python code that is stored beside the weights. Files that
-// transformers itself writes have the usual keys.
+// Keys in config.json files on the Hugging Face hub, which are for the Python code beside the weights. Files that transformers itself
+// writes have the usual keys.
 constexpr KeyName kKeys[] = {
     {"hidden_size", "n_embd"},
     {"num_attention_heads", "n_head"},
@@ -44,7 +44,7 @@ constexpr KeyName kKeys[] = {
 
 bool has_experts(const Reader& read) { return read.gguf() || read.integer("", "moe_every_n_layers").value_or(0) > 0; }
 
-// Throws for settings that pumice does not run. `activation` is the only activation_function that it runs.
+// Throws for settings that pumice does not run. Of all values of activation_function, pumice runs only `activation`.
 void refuse_what_is_not_run(const Reader& read, std::string_view activation) {
   for (const char* key : {"causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"}) {
     if (read.flag("", key, false)) read.unsupported(key, " is true: not run for nomic-bert");
@@ -63,8 +63,7 @@ void read_encoder(const Reader& read, Config& c, const SizeDefaults& sizes, doub
   c.token_types = tells_types(read, kPrefixes, "embeddings.token_type_embeddings.weight");
   read_sizes(read, c, sizes);
   read_ropes(read, c, {.theta = theta, .partial = 1});
-  // The model was trained for 2,048 positions. If the file has a scaling factor, the base grows with the length of longer texts (dynamic
-  // NTK).
+  // If the file has a scaling factor, texts that are longer than those in training (2,048 positions) get a larger rope base (dynamic NTK).
   if (read.number("", "rotary_scaling_factor")) {
     const std::int64_t trained =
         read.in_range(read.integer("", "max_trained_positions").value_or(2048), 1, kMaxContext, read.key("", "max_trained_positions"));
@@ -92,8 +91,8 @@ void configure(const Reader& read, Config& c) {
   add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 
-// w1 has the rows of all experts' first matrices, and w2 has those of all experts' second matrices, transposed. llama.cpp has no bias of
-// the experts' sum, and its converter leaves this bias out.
+// w1 has the rows of all experts' first matrices. w2 has those of all experts' second matrices, transposed. GGUF files lack the bias that
+// is added to the experts' sum, because llama.cpp does not have it.
 constexpr TensorName kMoeOwnNames[] = {
     {up, "blk.{}.ffn_up", "encoder.layers.{}.mlp.fc1"},
     {router, "blk.{}.ffn_gate_inp", "encoder.layers.{}.mlp.router.layer"},

@@ -1,6 +1,6 @@
-// OLMo 1 (Groeneveld et al. 2024) has LayerNorm without weights. OLMo 2 (OLMo Team 2024) has norms only on the outputs of the branches; q
-// is normalised over all heads as one vector, and so is k. In OLMo 3 (2025), three of four layers have a window, and only the other layers
-// have YaRN. In OLMo Hybrid (2026), three of four layers have a gated delta rule and norms on the inputs of the branches; the others are
+// OLMo 1 (Groeneveld et al. 2024) has LayerNorm without weights. OLMo 2 (OLMo Team 2024) has norms only on the outputs of the branches. It
+// normalises q over all heads as one vector, and k, too. In OLMo 3 (2025), three of four layers have a window, and only the other layers
+// have YaRN. In OLMo Hybrid (2026), three of four layers have a gated delta rule and norms on the inputs of the branches. The others are
 // OLMo 2's layers, without rope in the published models.
 #include <algorithm>
 #include <array>
@@ -64,7 +64,8 @@ constexpr TensorName kNamesHybrid[] = {
     {attn_norm, "", "layers.{}.attention_layer_norm"},
     {attn_norm, "", "layers.{}.input_layernorm"},
     {attn_branch_norm, "", "layers.{}.post_attention_layernorm"},
-    {attn_branch_norm, "", "layers.{}.feedforward_layer_norm"},  // save_pretrained() of transformers 5.24 gives the tensor above this name
+    // transformers 5.24 writes post_attention_layernorm of layers with attention under this name (save_pretrained()).
+    {attn_branch_norm, "", "layers.{}.feedforward_layer_norm"},
     {ffn_norm, "", "layers.{}.feedforward_layer_norm"},
     {ffn_norm, "", "layers.{}.post_attention_layernorm"},
     {ffn_branch_norm, "", "layers.{}.post_feedforward_layernorm"},
@@ -84,7 +85,7 @@ constexpr TensorName kNamesHybrid[] = {
 };
 constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"full_attention", "full_attention"}};
 
-// Returns the mixer of the layers without attention, a gated delta rule. Its norm has an eps of its own.
+// Returns the mixer of the layers without attention, a gated delta rule. The eps of its norm is not that of the other norms.
 Recurrent read_hybrid_delta(const Reader& read, const Config& c) {
   const std::int32_t heads = c.layers.front().attention().heads;
   const std::int32_t key_heads = read.size("", "linear_num_key_heads", kMaxHeads, heads);
@@ -96,8 +97,7 @@ Recurrent read_hybrid_delta(const Reader& read, const Config& c) {
   return delta;
 }
 
-// Returns true if config.json has null as the base of the rope, which means that no layer has rope. If there is no key for the base, it is
-// 10000.
+// Returns true if no layer has rope, which config.json says by a rope base of null. If the key for the base is missing, the base is 10000.
 bool no_rope(const Reader& read) {
   return std::ranges::any_of(std::array{"rope_theta", "rope_parameters.rope_theta"}, [&](const char* key) {
     const files::Value* base = read.file().value(read.key("", key));

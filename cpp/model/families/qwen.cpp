@@ -1,7 +1,7 @@
 // Qwen 2, 2.5, QwQ and R1-Distill-Qwen (Yang et al. 2024) have biases on q, k and v only. Qwen 3 (Yang et al. 2025) has no biases, and a
-// norm for each head of q and k. The language models of Qwen2-VL and Qwen2.5-VL are a Qwen 2, and that of Qwen3-VL is a Qwen 3, because for
-// tokens of text their rope sections rotate as plain rope does. The embedders voyage-4-nano and pplx-embed (2026) are a Qwen 3 with
-// bidirectional attention; voyage-4-nano projects each row after the final norm.
+// norm for each head of q and k. The language models of Qwen2-VL and Qwen2.5-VL are a Qwen 2, and that of Qwen3-VL is a Qwen 3. They have
+// ropes in sections, but these rotate tokens of text as plain rope does. The embedders voyage-4-nano and pplx-embed (2026) are a Qwen 3
+// with bidirectional attention; voyage-4-nano projects each row after the final norm.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -15,7 +15,8 @@ constexpr std::string_view kGguf3[] = {"qwen3", "qwen3vl"};
 constexpr std::string_view kTypes3[] = {"qwen3", "qwen3_vl_text", "qwen3_vl", "bidirectional_pplx_qwen3"};
 constexpr TensorName kNames3[] = {{Role::row_projection, "", "linear"}};
 
-// In all configuration classes, layers have a window only if use_sliding_window is true, and then only layers from max_window_layers on.
+// Reads what all families of this file have. A layer has a window only if use_sliding_window is true and the layer's index is at least
+// max_window_layers.
 void read_common(const Reader& read, Config& c, SizeDefaults sizes, const WindowDefaults& windows, double theta) {
   sizes.n_ctx = 32768;
   read_sizes(read, c, sizes);
@@ -36,7 +37,7 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// Makes attention bidirectional, for embedders that were trained so (voyage-4-nano, pplx-embed).
+// Makes attention bidirectional, for embedders that were trained in this way (voyage-4-nano, pplx-embed).
 void see_both_ways(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) {
     Attention& a = layer.attention();

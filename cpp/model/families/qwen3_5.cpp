@@ -1,8 +1,8 @@
 // Qwen 3.5 and 3.6, dense, and the language models of their multimodal models (Qwen Team 2026). Three of four layers have a gated delta
-// rule (Yang, Kautz and Hatamizadeh 2024). The others have attention whose output is multiplied by a gate, and a rope that rotates a
-// quarter of each head; for tokens of text, its sections rotate as plain rope does. Qwen 3.5 and 3.6 MoE have a mixture of experts in each
-// layer, with a shared expert whose hidden values a sigmoid multiplies. Qwen3-Next (2025), an earlier model, has the same layers with other
-// tensor names and another order of rows.
+// rule (Yang, Kautz and Hatamizadeh 2024). The others have attention with a gate on its output, and a rope that rotates a quarter of each
+// head. The rope's sections rotate tokens of text as plain rope does. Qwen 3.5 and 3.6 MoE have a mixture of experts in each layer, with a
+// shared expert whose hidden values are multiplied by a sigmoid. Qwen3-Next (2025), an earlier model, has the same layers with other tensor
+// names and another order of rows.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -42,8 +42,8 @@ constexpr TensorName kProducts[] = {
     {scan_step, "blk.{}.ssm_alpha", "layers.{}.linear_attn.in_proj_a"},
     {scan_beta, "blk.{}.ssm_beta", "layers.{}.linear_attn.in_proj_b"},
 };
-// Converters to GGUF split the tensor that has q, k, v and the gate. Early converters wrote the whole tensor as ssm_in, with the rows in
-// the folder's order.
+// Converters to GGUF split the folder's tensor that has q, k, v and the gate. Early converters wrote it whole, as ssm_in, with its rows in
+// the same order.
 constexpr TensorName kProductsNext[] = {
     {scan_q, "blk.{}.attn_qkv", "", Fused::scan_qkv},
     {scan_k, "blk.{}.attn_qkv", "", Fused::scan_qkv},
@@ -61,7 +61,8 @@ constexpr auto kNamesMoe = names::joined(kCommonNames, kProducts, names::kExpert
 constexpr auto kNamesNext = names::joined(kCommonNames, kProductsNext, names::kExperts);
 constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"full_attention", "full_attention"}};
 
-// Returns one flag per layer: true if the layer is recurrent. A file has a list of types, or a number n if every n-th layer has attention.
+// Returns one flag per layer, true if the layer is recurrent. A file has a list of layer types, or a number n, which means that every n-th
+// layer has attention.
 std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
   read.gguf_says("full_attention_interval", read.integer("", "full_attention_interval").value_or(4));
   std::vector<bool> recurrent;
@@ -80,7 +81,8 @@ std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
   return recurrent;
 }
 
-// Reads the settings that the families of this source file share. The networks of all layers are dense afterwards.
+// Reads the settings that all families of this source file share. Afterwards the networks of all layers are dense, also in models with
+// experts.
 void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.norm_offset = !c.gguf;  // folders store w - 1 for a norm's weight w, and converters to GGUF add the 1
   read_sizes(read, c, defaults);
@@ -100,7 +102,8 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
   if (const std::int64_t draft = read.integer("", "mtp_num_hidden_layers").value_or(0); draft != 0) say_draft_layers(read, c, draft);
   read_attention_bias(read, c);
   for (Layer& layer : c.layers)
-    if (Attention* a = layer.if_attention()) a->gate->bias = a->qkv_bias;  // q_proj has the rows of q and of the gate
+    // q and the gate are one tensor, q_proj, so that both or neither have a bias.
+    if (Attention* a = layer.if_attention()) a->gate->bias = a->qkv_bias;
 }
 
 void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults) {
@@ -118,7 +121,7 @@ void configure(const Reader& read, Config& c) {
 }
 
 void configure_moe(const Reader& read, Config& c) {
-  // No layer has a dense network, so files need not have a width for it. `ffn_factor` is a default that is not used.
+  // No layer has a dense network, so files need not have a width for it. The default `ffn_factor` is not used.
   read_layers_3_5(read, c, {.heads = 16, .kv_heads = 2, .head_dim = 256, .ffn_factor = 1, .n_ctx = 32768});
   Mixture mixture = read_mixture(read, c, {.experts = 256, .chosen = 8, .width = 512});
   mixture.shared = read_opened_expert(read, mixture, 512);

@@ -11,8 +11,8 @@ namespace {
 constexpr std::string_view kGguf2[] = {"qwen2moe"}, kTypes2[] = {"qwen2_moe"};
 constexpr std::string_view kGguf3[] = {"qwen3moe"}, kTypes3[] = {"qwen3_moe"};
 
-// If config.json has no layer_types, every other layer before layer max_window_layers has a window, as in Qwen2MoeConfig. (In Qwen 2
-// without experts, layers from max_window_layers on have windows.) GGUF files have no windows.
+// Reads the windows of Qwen 1.5 MoE and 2 MoE. If config.json has no layer_types, every other layer before layer max_window_layers has a
+// window, as in Qwen2MoeConfig. (In Qwen 2 without experts, layers from max_window_layers on have windows.) GGUF files have no windows.
 void read_other_windows(const Reader& read, Config& c) {
   read_windows(read, c, {.window = 4096, .full_every = c.gguf ? 0 : 2, .used = false});
   if (c.gguf || read.file().strings(read.key("", "layer_types"))) return;

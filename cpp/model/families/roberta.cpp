@@ -1,6 +1,6 @@
 // RoBERTa (Liu et al. 2019), CamemBERT (Martin et al. 2020) and XLM-R (Conneau et al. 2020) have BERT's layers. Positions are counted from
-// the padding token's id. There is a single token type, whose embedding is added to every token. Converters write these models with the
-// GGUF architecture bert.
+// the padding token's id. There is a single token type, whose embedding is added to every token. Their GGUF files have the architecture
+// name "bert".
 #include "model/families/names.h"
 #include "model/settings.h"
 

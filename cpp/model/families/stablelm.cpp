@@ -17,13 +17,13 @@ void configure(const Reader& read, Config& c) {
   // StableLM 2 12B has a LayerNorm on queries and keys, with different weights for each head. pumice does not run such norms.
   const bool norms = c.gguf ? read.file().find("blk.0.attn_q_norm.weight") != nullptr : read.flag("", "qk_layernorm", false);
   if (norms) read.unsupported("qk_layernorm (a norm for each head of queries and keys, with weights of its own) is not run");
-  // The key in GGUF files is not reliable, because the converter writes "true" if config.json lacks the key, although a missing key means
-  // false. So the code looks, as llama.cpp does, for the norm that parallel layers do not have.
+  // In GGUF files, use_parallel_residual is not reliable, because the converter writes "true" if config.json lacks the key, although a
+  // missing key means false. So the code looks, as llama.cpp does, for the norm that parallel layers do not have, ffn_norm.
   const auto without_norm = [&](std::size_t layer) { return !read.file().find(str("blk.", layer, ".ffn_norm.weight")); };
   bool parallel = read.flag("", "use_parallel_residual", false);
   if (c.gguf) {
-    // Layers are parallel only if all layers lack the norm. If some layers have it, the norms of the others are missing, and the file is
-    // incomplete.
+    // Branches are parallel only if all layers lack ffn_norm. If only some layers lack it, the file is incomplete, and an error follows
+    // later.
     parallel = true;
     for (std::size_t layer = 0; layer < c.layers.size(); ++layer) parallel = parallel && without_norm(layer);
   }

@@ -1,6 +1,6 @@
 // The encoder of T5 (Raffel et al. 2020) has RMS norms before the branches, and no biases in matrix products. It has no position
-// embeddings, but a learned bias on attention scores, which depends on distance. Scores are not scaled. In version 1.1 the network has a
-// gate. From a file of the whole model, only the encoder is loaded.
+// embeddings, but a learned bias on attention scores that depends on the distance between query and key. Scores are not scaled. In version
+// 1.1 the network has a gate. From a file of the whole model, only the encoder is loaded.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -34,7 +34,8 @@ constexpr TensorName kNames[] = {
     {final_norm, "enc.output_norm", "encoder.final_layer_norm"},
 };
 
-// feed_forward_proj is "relu", or "gated-" followed by the activation of the gate. "gated-gelu" means the tanh approximation of gelu.
+// Reads feed_forward_proj, which is "relu", or "gated-" followed by the gate's activation. "gated-gelu" means the tanh approximation of
+// gelu.
 void read_feed_forward(const Reader& read, Config& c) {
   std::string kind = read.string("", "feed_forward_proj").value_or("relu");
   if (c.gguf) kind = read.file().find("enc.blk.0.ffn_gate.weight") ? "gated-gelu" : "relu";
