@@ -47,7 +47,7 @@ const files::TensorInfo& Adapters::find(const std::string& name) const {
       .at_field(name);
 }
 
-// Reads the chosen task's factor from a tensor of shape [tasks, rows, cols].
+// Reads a low-rank factor of the chosen task from the tensor `name`, which has the shape [tasks, rows, cols].
 std::vector<float> Adapters::factor(const std::string& name, std::int64_t rows, std::int64_t cols) const {
   const files::TensorInfo& tensor = find(name);
   const Format format = file_->format(tensor);

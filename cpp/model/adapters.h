@@ -15,18 +15,18 @@ namespace pumice::model {
 
 class Adapters {
  public:
-  // `task` is one of config.json's lora_adaptations, or kNoTask, which leaves the weights as they are. Throws ErrorKind::invalid_argument
-  // with the list of tasks if the file has adapters and `task` is unknown or empty. Throws ErrorKind::invalid_argument also if the file has
-  // no adapters and `task` is neither empty nor kNoTask.
+  // `task` is one of config.json's lora_adaptations, or kNoTask, which leaves the weights as they are. If the file has adapters and `task`
+  // is unknown or empty, throws ErrorKind::invalid_argument with the list of tasks. If the file has no adapters, throws
+  // ErrorKind::invalid_argument unless `task` is empty or kNoTask.
   Adapters(std::shared_ptr<const files::ModelFile> file, const std::string& task);
 
-  // The end of the name of a weight that has adapters (torch.nn.utils.parametrize).
+  // The end of the tensor name of a weight that has adapters (torch.nn.utils.parametrize).
   static constexpr std::string_view kOriginal = ".parametrizations.weight.original";
   static constexpr std::string_view kNoTask = "none";
 
   // Returns a function that adds the task's adapter to rows of `tensor`, or an empty function if the tensor has no adapter. `embedding`
-  // must be true if the tensor is an embedding table, because the file stores the factors A and B of embedding tables the other way round.
-  // Throws ErrorKind::model_format if a factor is missing or has the wrong shape.
+  // must be true for embedding tables, because the file stores their factors A and B in each other's place. Throws ErrorKind::model_format
+  // if a factor is missing or has the wrong shape.
   AddRow of(const files::TensorInfo& tensor, bool embedding) const;
 
  private:

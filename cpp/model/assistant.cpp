@@ -15,8 +15,8 @@ template <class... Parts>
       .in_file(file.path());
 }
 
-// Returns the index of the model's layer whose keys and values a layer of the assistant attends to. It is the last layer with keys and
-// values of its own that, like the assistant's layer, has a window or has none. Returns the number of layers if there is no such layer.
+// Returns the index of the model's layer whose keys and values the assistant's layer `layer` attends to. This is the model's last layer of
+// the same kind (with or without a window) that computes keys and values. Returns the number of layers if there is none.
 std::size_t source_of(const Config& model, const Layer& layer) {
   for (std::size_t i = model.layers.size(); i-- > 0;) {
     const Attention* a = model.layers[i].if_attention();
@@ -25,8 +25,8 @@ std::size_t source_of(const Config& model, const Layer& layer) {
   return model.layers.size();
 }
 
-// Returns true if both tables rotate a head in the same way. The frequencies need not be exactly equal. For pairs that are not rotated, a
-// GGUF file has a frequency of nearly 0, and its other frequencies may differ from those of a folder in their last bits.
+// Returns true if both tables rotate a head in the same way. Frequencies may differ a little, because GGUF files have a frequency of nearly
+// 0 for pairs that are not rotated, and other frequencies may differ from a folder's in their last bits.
 bool turn_alike(const RopeTable& a, const RopeTable& b) {
   RopeTable others = a;
   others.inv_freq = b.inv_freq;
@@ -49,8 +49,8 @@ void find_sources(const files::ModelFile& file, const Description& d, Config& c)
     if (a.window == 1) unfit(file, d, "a window of 1 holds nothing before a position");
     if (!turn_alike(d.config.ropes[static_cast<std::size_t>(from.rope)], c.ropes[static_cast<std::size_t>(a.rope)]))
       unfit(file, d, "its layer ", i, " has other frequencies of rope than the model's layers ", kind);
-    // Attention treats the row of a draft token like a row of the position before it, because the caches have no key of the token itself
-    // (Segment::ahead). A window that ends there is made one position shorter, so that it begins at the right position.
+    // A draft token attends as if it were at the position before its own, because the caches have no key of the token itself
+    // (Segment::ahead). Its window is made one position shorter, so that the window still begins at the same position.
     if (a.window > 0) --a.window;
     a.kv_from = KvFrom{.layer = source};
   }
@@ -74,7 +74,8 @@ void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file,
   find_sources(*file, d, c);
   std::set<std::size_t> reads;
   for (const Layer& layer : c.layers) reads.insert(layer.attention().kv_from->layer);
-  // The model has tensors of the same names, so the name of the file is added. Errors about weights then show which file they mean.
+  // Adds the name of the file to the names of the assistant's weights, so that error messages show which file they mean. The model has
+  // tensors of the same names.
   for (std::size_t m = d.weights.matrices.size(); m < assistant->weights.matrices.size(); ++m)
     assistant->weights.matrices[m].name = str(file->path(), ": ", assistant->weights.matrices[m].name);
   for (std::size_t v = d.weights.vectors.size(); v < assistant->weights.vectors.size(); ++v)

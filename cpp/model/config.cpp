@@ -24,7 +24,7 @@ const Family& family_of(const Reader& read, bool assistant) {
   read.unsupported(key, ": architecture \"", name, "\" is not known; this version runs ", known_families());
 }
 
-// Throws if another library has quantized the weights in a way that pumice cannot load. MXFP4 is accepted for families that have tensor
+// Throws if another library has quantized the weights in a way that pumice cannot load. MXFP4 is accepted only in families that have tensor
 // names ending with "_blocks".
 void refuse_other_quantization(const Reader& read, const Family& family) {
   if (read.gguf() || !read.file().scheme().empty()) return;
@@ -44,8 +44,8 @@ void refuse_experts(const Reader& read, const Config& c) {
   read.unsupported(read.key("expert_count", ""), " is ", said, ": a mixture of experts is not run in the family ", c.family->name);
 }
 
-// Sets Attention::causal to false if a key of the file says so. Decoders that were trained with bidirectional attention have this key
-// (gte-Qwen2).
+// Makes attention bidirectional if the file has a key that asks for it. Decoders that were trained with bidirectional attention have this
+// key (gte-Qwen2).
 void read_mask(const Reader& read, Config& c) {
   const std::string where = read.key("attention.causal", "is_causal");
   const bool causal = c.causal();
@@ -62,8 +62,8 @@ void read_mask(const Reader& read, Config& c) {
   }
 }
 
-// Throws if config.json asks for bidirectional attention and the family has ignored this key, so that the model would run with causal
-// attention. The value "vision" is accepted, because it concerns only the tokens of an image.
+// Throws if config.json asks for bidirectional attention and the family has ignored this key, because the model would run with causal
+// attention. The value "vision" is accepted, because it concerns only the tokens of images.
 void refuse_unread_mask(const Reader& read, const Config& c) {
   const std::string where = read.key("", "use_bidirectional_attention");
   const files::Value* said = c.gguf ? nullptr : read.file().value(where);
@@ -74,9 +74,8 @@ void refuse_unread_mask(const Reader& read, const Config& c) {
   read.unsupported(where, text ? str(" \"", *text, "\"") : "", " (attention in both directions) is not run for ", c.family->name);
 }
 
-// is_reranker() and pooling_of() read pooling_type, a value of llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder
-// with the value rank is a reranker. If its classifier has two labels, the classifier's rows are the head's rows for "yes" and "no"
-// (Qwen3-Reranker).
+// is_reranker() and pooling_of() read pooling_type from GGUF files, a value of llama.cpp's enum llama_pooling_type: 0 none, 1 mean, 2 cls,
+// 3 last, 4 rank. A decoder with the value rank is a reranker.
 bool is_reranker(const Reader& read) { return read.gguf() && read.integer("pooling_type", "").value_or(0) == 4; }
 std::optional<PoolKind> pooling_of(const Reader& read) {
   constexpr std::array kinds = {PoolKind::mean, PoolKind::cls, PoolKind::last};
@@ -85,7 +84,7 @@ std::optional<PoolKind> pooling_of(const Reader& read) {
   return kinds[static_cast<std::size_t>(said - 1)];
 }
 
-// Throws if config.json has a position_embedding_type that the family does not have.
+// Throws if config.json has a position_embedding_type that the family does not run.
 void refuse_other_positions(const Reader& read, const Config& c) {
   const std::string kind = read.gguf() ? "absolute" : read.string("", "position_embedding_type").value_or("absolute");
   const bool turned = kind == "rope" || kind == "rotary";
@@ -94,15 +93,16 @@ void refuse_other_positions(const Reader& read, const Config& c) {
   read.unsupported("position_embedding_type \"", kind, "\" is not known; this version has absolute");
 }
 
-// Returns true if a classifier labels tokens and not texts. The name of the model's class in config.json decides this, because both kinds
-// of classifiers may have the same tensors.
+// Returns true if the file's classifier labels tokens and not texts. The class name in config.json decides this, because both kinds of
+// classifiers may have the same tensors.
 bool labels_tokens(const Reader& read) {
-  const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // ignored if it is not a list of strings
+  const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // ignored if it is not a list
   const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
   return names && names->size() > 0 && std::string((*names)[0]).ends_with("ForTokenClassification");
 }
 
-// If the classifier labels tokens, changes its settings. In most families such a classifier consists of only a matrix and its bias.
+// Sets `head` for a classifier that labels tokens. In most families such a classifier is only a matrix and its bias, without the dense
+// layer of a classifier of texts.
 void read_token_classifier(const Reader& read, ClassifierHead& head) {
   if (labels_tokens(read)) head.what = Classifies::tokens;
   if (head.what != Classifies::tokens) return;
@@ -147,8 +147,9 @@ Config read_config(const files::ModelFile& file, bool assistant, GgufNotes* note
   read_mask(read.quiet(), c);
   refuse_unread_mask(read, c);
   if (!c.causal()) read.gguf_says("attention.causal", false);
-  // A decoder's classifier, if the file has one, takes the row of the last token and has no bias. With head_transform, the family has set
-  // `classifier` itself.
+  // The input of a decoder's classifier is the row of the last token, and the classifier has no bias. In Qwen3-Reranker it has the head's
+  // rows for "yes" and "no", and a text's score is the difference of their logits. Families with head_transform have set `classifier`
+  // themselves.
   if (c.has_head && !c.head_transform) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   read_token_classifier(read, c.classifier);
   if (const auto said = pooling_of(read)) c.pooling = said;

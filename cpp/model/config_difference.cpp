@@ -16,8 +16,7 @@ namespace {
 
 constexpr double kSame = 1e-5;
 
-// Defines compare() for a struct, from the list of its fields. If a struct gets another field, this file does not compile until the list
-// has the field.
+// Defines compare() for a struct, given the list of its fields. If a field is missing in the list, this file does not compile.
 #define PUMICE_COMPARE(Type, ...)                \
   void compare(const Type& a, const Type& b) {   \
     const auto tied = [](const Type& given) {    \
@@ -142,7 +141,7 @@ class Comparison {
       (field(type, names, std::get<index>(a), std::get<index>(b)), ...);
     }(std::make_index_sequence<std::tuple_size_v<Fields>>());
   }
-  // Compares the field whose name comes first in `names`, and removes that name from `names`.
+  // Compares two values of the field whose name comes first in `names`, and removes that name from `names`.
   template <class A>
   void field(std::string_view type, std::string_view& names, const A& a, const A& b) {
     const std::size_t comma = names.find(',');

@@ -16,7 +16,7 @@ namespace {
 
 class Resolver {
  public:
-  // If `file` is an assistant, `model` is the model that it drafts tokens for. Otherwise `model` is null.
+  // `model` is null unless `file` is an assistant. It is then the model that the assistant drafts tokens for.
   Resolver(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description* model = nullptr)
       : file_(std::move(file)),
         options_(options),
@@ -76,7 +76,7 @@ class Resolver {
     return id == MatrixId::none ? 0 : static_cast<std::int32_t>(d_.matrix(id).rows);
   }
 
-  // Throws if the file has the bias of a role in some layers but not in all layers that have the role, because results would be wrong.
+  // Throws if the file has the role's bias in some layers but not in all layers that have the role, because results would then be wrong.
   void require_equal_biases(Role role) const {
     const auto has = [&](std::size_t layer) { return d_.at(layer, role).bias != VectorId::none; };
     std::size_t with = 0;
@@ -105,12 +105,11 @@ class Resolver {
     d_.labels = 1;
   }
 
-  // Decides whether the model has a head for logits, and which matrix it is. If the file has a matrix for the head, that matrix is used
-  // whatever config.json says, because config.json can be wrong in both directions about whether the head is tied to the embedding. If the
-  // file has no such matrix, the head is the embedding, unless config.json says that the head is not tied; then the missing matrix is an
-  // error. Three kinds of models have no head: models with bidirectional attention, classifiers, and embedders. An embedder is recognised
-  // by two signs. Its tensor names lack the prefix of a wrapper class. And it either has no matrix for the head and is not tied, or lacks
-  // the dense layer that precedes the head.
+  // Decides whether the model has a head for logits, and which matrix it is. A matrix of the file for the head is always used, because
+  // config.json can be wrong about whether the head is tied to the embedding. Without such a matrix the head is the embedding; if
+  // config.json says that the two are not tied, this is an error. Models with bidirectional attention, classifiers and embedders have no
+  // head. A model is an embedder if its tensor names lack the prefix of a wrapper class, and if the head's matrix (of a head that is not
+  // tied) or the dense layer before the head is missing.
   void find_head() {
     Config& c = d_.config;
     if (!c.has_head) return;
@@ -151,7 +150,7 @@ class Resolver {
     if (options_.mlm_head == MlmUse::never || !named || !there) head.reset();
   }
 
-  // Sets the decoder of the MLM head to the token embedding if the file has no matrix for the decoder. If config.json says that decoder and
+  // If the file has no matrix for the MLM head's decoder, the decoder becomes the token embedding. If config.json says that decoder and
   // embedding are not tied, the missing matrix is an error.
   void read_mlm_decoder() {
     if (!config().mlm_head) return;
@@ -161,7 +160,8 @@ class Resolver {
     reader_.tie_mlm_decoder(decoder);
   }
 
-  // Makes each strip of the MLM decoder a matrix of its own, with its part of the bias. Programs use the strips and not the whole matrix.
+  // Cuts the MLM decoder into strips of kMlmStrip rows. Each strip becomes a matrix of its own with its part of the bias. Programs use only
+  // the strips.
   void cut_mlm_decoder() {
     if (!config().mlm_head) return;
     const Parameter whole = d_.global(Role::mlm_decoder);
@@ -187,7 +187,7 @@ class Resolver {
     }
   }
 
-  // Makes the projection of token rows, if the model has one, the first module (voyage-4-nano).
+  // If the model has a matrix that projects token rows (voyage-4-nano), makes it the first module.
   void project_rows() {
     const Parameter& projection = d_.global(Role::row_projection);
     if (!projection.present()) return;
@@ -218,8 +218,8 @@ class Resolver {
     }
   }
 
-  // Adds an entry to Description::incomplete if the file has tensors that no role uses. If such tensors belong to layers, results would
-  // differ from the original model's, so this is an error unless DescribeOptions::allow_unread is true.
+  // Adds an entry to Description::incomplete if the file has tensors that no role uses. If some of them belong to layers, throws unless
+  // DescribeOptions::allow_unread is true, because results would differ from the original model's.
   void note_unread() {
     const TensorNames::Unread unread = names_.unread([&](Role role) {
       for (std::size_t layer = 0; layer < d_.layers.size(); ++layer)
@@ -247,7 +247,7 @@ class Resolver {
   std::shared_ptr<const files::ModelFile> file_;
   const DescribeOptions& options_;
   Description d_;
-  // For an assistant: the numbers of matrices and vectors of the model, which come first in Description::weights. Otherwise 0.
+  // For an assistant, the numbers of the model's matrices and vectors, which come first in Description::weights. Otherwise 0.
   const std::size_t model_matrices_, model_vectors_;
   TensorNames names_;
   WeightReader reader_;

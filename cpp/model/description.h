@@ -1,5 +1,5 @@
-// Describes a model by its configuration and its weights by role. All weights have been found in the file and their shapes have been
-// checked, but the data of large weights have not been read yet.
+// The description of a model: its configuration, and its weights, each with a role (model/roles.h) such as the query matrix of layer 3. All
+// weights have been found in the file and their shapes have been checked, but the data of large weights have not been read yet.
 #pragma once
 
 #include <array>
@@ -20,20 +20,20 @@
 
 namespace pumice::model {
 
-// The ids of the weight of one role (a matrix or a vector) and of its bias. An id is `none` if the model has no such weight.
+// The weight with one role (a matrix or a vector) and its bias. An id is `none` if the model has no such weight.
 struct Parameter {
   MatrixId matrix = MatrixId::none;
   VectorId vector = VectorId::none, bias = VectorId::none;
-  // The factors a and b of an adapter that stays separate from a quantised matrix W. The product is (W + b a) x.
+  // The factors a and b of an adapter that is not merged into the matrix W, because W is quantised. The product is (W + b a) x.
   MatrixId lora_a = MatrixId::none, lora_b = MatrixId::none;
   bool present() const { return matrix != MatrixId::none || vector != VectorId::none; }
 };
 
 using Parameters = std::array<Parameter, kRoles>;
 
-// A module is a small matrix or a norm that follows the layers. Most modules are listed in modules.json of sentence-transformers.
-// Role::row_projection of the model itself also becomes a module. The input of a module is the pooled rows or, if `on_tokens` is true, the
-// rows of the tokens before pooling.
+// A module is a small matrix or a norm after the layers. Most modules are listed in modules.json of sentence-transformers, and
+// Role::row_projection becomes a module, too. A module's input is the pooled rows or, if `on_tokens` is true, the rows of the tokens before
+// pooling.
 enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
 struct Module {
   ModuleKind kind = ModuleKind::dense;
@@ -46,66 +46,69 @@ struct Module {
   bool residual = false;
 };
 
-// Says whether the MLM head of an encoder is loaded. With `never` it is not loaded. With `maybe` it is loaded if config.json names a class
-// ...ForMaskedLM and the file has the head. With `always` it is loaded, and a missing head is an error.
+// Says whether an encoder's MLM head is loaded: `never`, `maybe` (if config.json names a class ...ForMaskedLM and the file has the head),
+// or `always` (a missing head is an error).
 enum class MlmUse : std::uint8_t { never, maybe, always };
-// The decoder of an MLM head is cut into strips of this many rows, so that a backend has the logits of only one strip in memory at a time.
+// Number of rows of a strip. The decoder of an MLM head is cut into strips, so that a backend has the logits of only one strip in memory at
+// a time.
 inline constexpr std::int64_t kMlmStrip = 4096;
 
 struct Description;
 
 enum class SideKind : std::uint8_t { draft_head, assistant };
 struct SideName {
-  std::string_view name, one;  // without and with its article
+  std::string_view name, one;  // the name without and with its article
 };
 inline constexpr SideName kSideNames[] = {{"draft head", "a draft head"}, {"assistant", "an assistant"}};
 
-// A part of a model beside its trunk, which is the stack of layers that computes the model's results. A side part runs after the trunk's
-// last layer, on the device of that layer, and guesses the next tokens. Results do not depend on the guesses.
+// A side part of a model guesses the next tokens. It runs after the last layer of the trunk, the stack of layers that computes the model's
+// results, and on the device of that layer. Results do not depend on the guesses.
 struct SidePart {
   SideKind kind = SideKind::draft_head;
-  // The part's configuration and its weights by role. The ids of these weights are indices into the Weights of the whole model. Null for a
-  // draft head, because the model's own configuration describes its layer (Config::draft).
+  // The side part's own configuration and weights. The ids of these weights are indices into the Weights of the whole model. Null for a
+  // draft head, because the model's configuration describes its layer (Config::draft).
   std::shared_ptr<const Description> own = nullptr;
-  // The trunk's layers whose keys and values the part attends to, in ascending order. Empty if the part has keys and values of its own.
+  // The trunk's layers whose keys and values the side part attends to, in ascending order. Empty if it computes keys and values of its own.
   std::vector<std::size_t> reads = {};
 
   const SideName& name() const { return kSideNames[static_cast<std::size_t>(kind)]; }
 };
 
-// A model: its trunk, the ends that follow the trunk's last layer (EndOutput in model/programs.h), and the parts beside the trunk.
+// Describes a whole model: its trunk (the stack of layers), the ends that follow the trunk's last layer (EndOutput in model/programs.h),
+// and the parts beside the trunk.
 struct Description {
   Config config;
   Weights weights;
   Parameters globals;              // weights outside of the layers: embeddings, final norm, head, classifier and its dense layer
   std::vector<Parameters> layers;  // one entry per layer, including the draft head's layer
   std::vector<SidePart> sides;
-  // The taps of a convolution that moves each row to the next position, which the draft head needs. `none` without Config::draft.
+  // The taps of a convolution that moves each row to the next position. The draft head needs it. `none` without Config::draft.
   VectorId draft_shift = VectorId::none;
   VectorId alibi_slopes = VectorId::none;  // ALiBi's slopes, for layers with PositionBias::alibi
-  // The learned biases of layers with PositionBias::buckets, in the form of Attend::bias (core/ops.h). They are heads x (2 position_reach +
-  // 1) values, where position_reach is the number for Attend::reach.
+  // The learned biases of layers with PositionBias::buckets: heads x (2 position_reach + 1) values in the form of Attend::bias
+  // (core/ops.h). position_reach is the value of Attend::reach.
   VectorId position_bias = VectorId::none;
   std::int32_t position_reach = 0;
-  PlaceTables places;                                // tables for layers with Attention::places
-  std::vector<VectorId> key_norms;                   // weights of the norm of q and k in each layer; set by add_key_norms() (model/taps.h)
+  PlaceTables places;  // tables for layers with Attention::places
+  // For each layer, the weights of the norm of q and k in the delta rule. Set by add_key_norms() (model/taps.h).
+  std::vector<VectorId> key_norms;
   std::vector<PoolKind> pooling = {PoolKind::mean};  // kinds of pooling; the vectors of several kinds are concatenated in this order
   std::vector<Module> modules;
-  // For a decoder that is used as a reranker: those rows of the head's matrix that belong to the label tokens, as a matrix of their own. It
-  // multiplies the row of a text's last token.
+  // Set if a decoder is used as a reranker: the head's rows for the label tokens, as a matrix of their own. This matrix multiplies the row
+  // of a text's last token.
   Parameter score;
-  // The decoder of the MLM head as matrices of kMlmStrip rows each. Empty if the model has no such head.
+  // The strips of the MLM head's decoder, matrices of kMlmStrip rows. Empty if the model has no such head.
   std::vector<Parameter> mlm_strips;
-  // Matrices that are read from the same tensor as another matrix, for example the strips of an MLM decoder, or an MLM decoder that is tied
-  // to the token embedding. They are not counted in `parameters`, because the other matrix is.
+  // Matrices that are read from the same tensor as another matrix, for example the strips of an MLM decoder. They are not counted in
+  // `parameters`, because the other matrix is counted.
   std::vector<MatrixId> copies;
   std::int32_t vocab_size = 0;  // number of rows of the token embedding
   std::int32_t labels = 0;      // number of outputs of the classifier; 0: there is no classifier
   std::uint64_t parameters = 0;
   // The files of the model, of its adapters, and of its modules.
   std::vector<std::shared_ptr<const files::ModelFile>> files;
-  // The texts of Config::notes, and texts about requests to load() that were not carried out, with the reasons, and about how packed
-  // weights are read.
+  // Texts for the user. They are the texts of Config::notes, texts about requests to load() that were not carried out, with the reasons,
+  // and texts about how packed weights are read.
   std::vector<std::string> notes;
   // The texts of Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer uses.
   std::vector<std::string> incomplete;
@@ -114,19 +117,19 @@ struct Description {
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
   bool gives_sparse() const { return !mlm_strips.empty(); }
   bool labels_tokens() const { return labels > 0 && config.classifier.what == Classifies::tokens; }
-  // Returns the width of a token's row after the modules with on_tokens.
+  // Returns the number of columns of a token's row after the modules with on_tokens.
   std::int32_t row_size() const {
     std::int32_t width = config.hidden_size;
     for (const Module& m : modules) width = m.on_tokens ? m.width : width;
     return width;
   }
-  // Returns the width of a text's vector before the modules of pooled rows. The vector has one row per kind of pooling, each multiplied by
-  // the projection if the model has one.
+  // Returns the number of columns of a text's vector before the modules without on_tokens. The vector consists of one row per kind of
+  // pooling. If the model has a projection, each row is multiplied by it.
   std::int64_t pooled_size() const {
     const MatrixId projection = global(Role::projection).matrix;
     return static_cast<std::int64_t>(pooling.size()) * (projection == MatrixId::none ? row_size() : matrix(projection).rows);
   }
-  std::int64_t vector_size() const {  // width of a text's vector after all modules
+  std::int64_t vector_size() const {  // number of columns of a text's vector after all modules
     return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
   }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
@@ -145,26 +148,27 @@ struct Description {
 };
 
 struct DescribeOptions {
-  // The format to which float matrices are converted while they are read. Embedding tables keep their format unless they are also the head.
+  // The format to which float matrices are converted while they are read; empty: none. Embedding tables keep their format unless they are
+  // also the head.
   std::optional<Format> quantize;
-  // `automatic` allows a backend to round the matrices of an encoder without experts (Matrix::rounding), except the matrices of a
-  // classifier and of the dense layer before the classifier.
+  // With `automatic`, a backend may round the matrices of an encoder without experts (Matrix::rounding), except those of a classifier and
+  // of the dense layer before it.
   Compute compute = Compute::automatic;
   MlmUse mlm_head = MlmUse::never;
   bool draft = true;  // true: the draft head is loaded if the file has one
   std::string task;   // name of the task whose adapters are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;
-  // A file may have tensors of layers that no part of the model uses. If true, Description::incomplete gets an entry about them. If false,
-  // they are an error.
+  // Says what happens if the file has tensors of layers that no part of the model uses. If true, Description::incomplete gets an entry
+  // about them. If false, they are an error.
   bool allow_unread = false;
 };
 
-// Returns the description of the model in `file`. Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is
-// missing, has the wrong shape, or belongs to a layer that does not use it. Throws ErrorKind::unsupported_model if a tensor's format is
+// Returns the description of the model in `file`. Throws the errors of read_config(). Throws ErrorKind::model_format if a tensor is
+// missing, has the wrong shape, or belongs to a layer that does not use it, and ErrorKind::unsupported_model if a tensor's format is
 // unknown.
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
-// Describes an assistant that drafts tokens for `model`. Description::weights of the result begins with the weights of `model`, and the
-// assistant's weights follow.
+// Returns the description of the assistant in `file`, which drafts tokens for `model`. Description::weights of the result has the weights
+// of `model` first, and then the assistant's.
 Description describe_assistant(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description& model);
 
 }  // namespace pumice::model

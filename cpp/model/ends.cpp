@@ -16,7 +16,7 @@ View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   return out;
 }
 
-// If the model has a projection, projects the vector of each kind of pooling separately. Otherwise returns `pooled`.
+// Multiplies the vector of each kind of pooling by the model's projection. Returns `pooled` if the model has no projection.
 View projected(Writer& w, View pooled) {
   const Parameter& projection = w.d.global(Role::projection);
   if (!projection.present()) return pooled;
@@ -57,7 +57,7 @@ View classify(Writer& w, const View& x) {
   return head.what == Classifies::late ? pool(w, logits, {head.pooling}) : logits;
 }
 
-// Computes a decoder's logits at the last token, only for the ids of the labels.
+// Computes the scores of a decoder that is used as a reranker: its logits at the last token, only for the label tokens.
 View score(Writer& w, const View& x) {
   const View out = w.slot(Rows::segments, w.d.labels);
   const View last = pool(w, x, {PoolKind::last});
@@ -94,8 +94,8 @@ View write_modules(Writer& w, View x, bool on_tokens) {
     if (m.kind == ModuleKind::dense) {
       write_dense(w, m, x, out);
     } else {
-      // 1e-5 is the eps of torch.nn.LayerNorm. With the eps for normalize, rows are divided by a length of at least about 1e-12, as in
-      // torch's normalize().
+      // For layer_norm, eps is that of torch.nn.LayerNorm, 1e-5. For normalize, eps has the effect that rows are divided by a length of at
+      // least about 1e-12, as in torch's normalize().
       const bool layer = m.kind == ModuleKind::layer_norm;
       w.add(Norm{.in = x,
                  .out = out,

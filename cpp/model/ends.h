@@ -7,17 +7,17 @@
 
 namespace pumice::model {
 
-// Adds operations that look up the embeddings of the ids and write them to `x`.
+// Adds operations that write the embeddings of the ids to `x`.
 void write_embedding(Writer& writer, const View& x);
-// Adds the final norm, unless `output` is hidden or selected. Such rows are normalised by the program that receives them (write_head()).
+// Adds the final norm, unless `output` is hidden or selected. These rows are normalised later, by the program of write_head().
 void write_final_norm(Writer& writer, const View& x, Output output);
-// Adds the modules whose Module::on_tokens equals `on_tokens`. Returns the view of their result, or x if there are no such modules.
+// Adds the modules whose Module::on_tokens equals `on_tokens`. Returns the view of their result, or `x` if there are no such modules.
 View write_modules(Writer& writer, View x, bool on_tokens);
 View write_selected(Writer& writer, const View& x);
 View write_pooled(Writer& writer, const View& x);
 View write_classes(Writer& writer, const View& x);
-// Adds operations that compute the MLM head's logits, and for each token of the vocabulary the maximum of its logits over the rows of a
-// segment. Only one strip of the vocabulary is in memory at a time.
+// Adds operations that compute the MLM head's logits, and for each token of the vocabulary the maximum of its logits over all rows of a
+// segment. Only one strip of the vocabulary has its logits in memory at a time.
 View write_sparse(Writer& writer, const View& x);
 
 enum class Give : std::uint8_t { logits, log_probs, top };

@@ -1,5 +1,5 @@
-// Describes a family of models by the names of its tensors, the names of its configuration's keys, and a function that fills Config. Each
-// family is defined in a file in families/ and listed in families.def.
+// A family of models: the names of its tensors, the names of its configuration's keys, and a function that fills Config. Each family is
+// defined in a file in families/ and listed in families.def.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace pumice::model {
 
-// Says how the rows of several roles are ordered in a tensor that these roles share. The comments list the parts of the tensor in order.
+// Says how several roles share one tensor. The comments list the rows of the tensor in order.
 enum class Fused : std::uint8_t {
   no,
   qkv,             // queries, then keys, then values
-  qkv_by_head,     // for each kv head: the queries that belong to it, the key, the value
+  qkv_by_head,     // for each kv head: the queries that use it, its key, its value
   qvk_by_quarter,  // for each quarter of the heads: the heads' queries, their values, their keys (CodeGen)
-  q_gate_by_head,  // for each head: its query, its columns of the output gate (OutputGate)
+  q_gate_by_head,  // for each head: its query, its gate (OutputGate)
   gate_up,         // gate, then up
   up_gate,         // up, then gate
   // Tensors of latent attention:
-  // For each head: the tensor's rows that compute the query's columns without rope, then those that compute its columns with rope. Used if
-  // LatentAttention::q_rank > 0.
+  // For each head: the rows for the query's columns without rope, then those for its columns with rope. Used if LatentAttention::q_rank >
+  // 0.
   latent_q,
-  whole_q,      // the same rows as latent_q; used if LatentAttention::q_rank is 0
-  latent_down,  // the latent vector, then the columns of the key that rope rotates
-  latent_up,    // for each head: the rows that expand the latent vector to the key's plain columns, the rows for the value
+  whole_q,      // as latent_q; used if LatentAttention::q_rank is 0
+  latent_down,  // rows for the latent vector, then rows for the columns of the key that rope rotates
+  latent_up,    // for each head: rows for the key's columns without rope, then rows for the value
   // Tensors of a recurrent mixer:
   scan_qkv,                // q, then k, then v
   scan_parts,              // gate, then v, then k, then q, then step (Mamba-2)
@@ -41,26 +41,26 @@ enum class Fused : std::uint8_t {
   shared_gate_up,         // in the shared expert: gate, then up
 };
 
-// Says in which kinds of files a TensorName is the whole name of the tensor, so that no ".weight" is appended to it. The name of the
-// tensor's bias, if there is one, is then the name with "_bias" appended.
+// Says in which kinds of files a TensorName is the tensor's whole name, without ".weight" at its end. A bias then has the name with "_bias"
+// appended.
 enum class Bare : std::uint8_t { none, safetensors, both };
 
 struct TensorName {
   Role role;
-  // The tensor's name in GGUF files and in safetensors files. "{}" stands for the number of the layer, and ".weight" or ".bias" is appended
-  // to the name. An empty name means that files of this kind do not have the tensor. Safetensors names leave out the prefix
-  // (Family::prefixes). In names of a mixture's tensors, "{expert}" stands for the number of the expert. A name without "{expert}" belongs
-  // to one tensor with the matrices of all experts: [experts, rows, columns]. A name that ends with "_blocks" belongs to a tensor of 4-bit
-  // codes, and another tensor whose name ends with "_scales" has the codes' scales (MXFP4 of gpt-oss).
+  // The tensor's name in GGUF files and in safetensors files. Empty if files of this kind do not have the tensor. "{}" stands for the
+  // number of the layer, and ".weight" or ".bias" is appended. Safetensors names lack the prefix (Family::prefixes). "{expert}" stands for
+  // the number of the expert; a name of a mixture without it belongs to one tensor with the matrices of all experts: [experts, rows,
+  // columns]. A name that ends with "_blocks" belongs to 4-bit codes, whose scales are in another tensor, "..._scales" (MXFP4 of gpt-oss).
   std::string_view gguf;
   std::string_view safetensors;
   Fused fused = Fused::no;
-  bool transposed = false;  // the safetensors tensor is the transposed matrix: one row per input (GPT-2's Conv1D)
+  // True if the safetensors file stores the matrix transposed, with one row per input (GPT-2's Conv1D).
+  bool transposed = false;
   Bare bare = Bare::none;
-  bool one_row = false;  // the tensor of a vector may also be a matrix of one row (ERNIE 4.5)
+  bool one_row = false;  // true: the vector's tensor may also be a matrix of one row (ERNIE 4.5)
 };
 
-// A family's own name (`here`) for a config.json key that most families call `usual`.
+// A config.json key that most families call `usual` and this family calls `here`.
 struct KeyName {
   std::string_view usual, here;
 };
@@ -72,26 +72,27 @@ struct Family {
   std::span<const std::string_view> gguf_names;   // values of general.architecture that select the family
   std::span<const std::string_view> model_types;  // values of model_type in config.json that select the family
   std::span<const std::string_view> prefixes;     // prefixes of safetensors names, in the order in which they are tried
-  // A role may have several names. The first name that the file has is used.
+  // The tensor names. A role may have several names, and the first one that the file has is used.
   std::span<const TensorName> names;
   std::span<const TensorName> more_names;  // names for the roles that have none in `names`
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
-  // Safetensors names of tensors that have no role but are no error, because configure() reads them itself or knows that no layer needs
+  // Safetensors names of tensors that have no role but are no error. configure() reads these tensors itself, or knows that no layer needs
   // them.
   std::span<const std::string_view> read_by_configure = {};
   // Returns true if this file belongs to this family. Needed if several families have the same name in files (jina v2's config.json says
-  // "bert"). The file then belongs to the family whose claims() returns true. If there is none, it belongs to the family without claims().
+  // "bert"). If no family's claims() returns true, the file belongs to the family without claims().
   bool (*claims)(const Reader& read) = nullptr;
   // True if llama.cpp's converter reorders the rows of q and k, so that rope rotates pairs of neighbouring columns
   // (RopeDefaults::interleaved).
   bool pairs_in_gguf = false;
-  // True if llama.cpp's converter reorders the value heads of a recurrence to the order of Recurrent::tiled.
+  // True if llama.cpp's converter reorders the value heads of a recurrence to the order of DeltaRule::tiled.
   bool tiled_in_gguf = false;
   // Names of fields of Config (Difference::field) that differ between a folder and its GGUF file, because the converter multiplied tensors
-  // by their values.
+  // by the values of these fields.
   std::span<const std::string_view> folded_in_gguf = {};
-  // For an assistant (a small model that drafts tokens for another model, model/assistant.h): the name of the family of that other model.
+  // For an assistant (model/assistant.h), a small model that drafts tokens for another model: the name of the other model's family.
+  // Otherwise empty.
   std::string_view assists = {};
 };
 
@@ -110,7 +111,7 @@ namespace families_in_files {
 
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name_in_file, const Reader& read);
-// Returns the assistant with this name in GGUF files or in config.json, or null. families() has no assistants.
+// Returns the assistant with this name in GGUF files or in config.json, or null if there is none. families() does not list assistants.
 const Family* find_assistant(std::string_view name_in_file, bool gguf);
 std::string known_assistants();
 std::string known_families();  // "llama, mistral, ..." in the order of families.def, for error messages

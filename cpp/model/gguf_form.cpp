@@ -12,15 +12,15 @@
 namespace pumice::model {
 namespace {
 
-// Returns the number of the folder's row that becomes row `row` of the GGUF tensor, if the converter reorders the `size` rows of each head
-// for a rope that rotates neighbouring columns. The order is 0, size/2, 1, size/2 + 1, ...
+// Returns which row of the folder's tensor becomes row `row` of the GGUF tensor, if the converter reorders the `size` rows of each head for
+// a rope that rotates neighbouring columns. The order is 0, size/2, 1, size/2 + 1, ...
 std::int64_t of_pairs(std::int64_t row, std::int64_t size) {
   const std::int64_t in_head = row % size;
   return row - in_head + in_head / 2 + (in_head % 2) * (size / 2);
 }
 
-// Returns the number of the folder's row that becomes row `row` of the GGUF tensor, if the GGUF file has value heads in the order of
-// Scan::tiled. In that order, value heads that share a key head are not neighbours.
+// Returns which row of the folder's tensor becomes row `row` of the GGUF tensor, if the GGUF file has value heads of `size` rows in the
+// order of Scan::tiled. In that order, value heads that share a key head are not neighbours.
 std::int64_t of_tiles(std::int64_t row, std::int64_t size, const Recurrent& r) {
   const std::int64_t each = r.heads / r.key_heads, head = row / size;
   return (head % r.key_heads * each + head / r.key_heads) * size + row % size;
@@ -52,12 +52,13 @@ class Form {
 
  private:
   struct OfFile {
-    const files::TensorInfo* tensor = nullptr;  // the folder's tensor
+    const files::TensorInfo* tensor = nullptr;  // the folder's tensor, from which `part` is made
     GgufPart part;
-    std::vector<std::pair<std::int64_t, std::int64_t>> rows;  // pairs of a row of the GGUF tensor and the folder's row that becomes it
+    // Pairs of numbers of rows: a row of the GGUF tensor, and the folder's row that becomes it.
+    std::vector<std::pair<std::int64_t, std::int64_t>> rows;
   };
 
-  // Returns the number of layers that predict draft tokens. They follow the model's layers, and GGUF files count them as further layers.
+  // Returns the number of layers that predict draft tokens. In GGUF files they are the layers after the model's last layer.
   std::size_t more_layers() const {
     if (d_.config.draft) return 1;
     const Reader read(Reader(file_), d_.config.family->keys);
@@ -65,8 +66,8 @@ class Form {
         read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, read.key("", "num_nextn_predict_layers")));
   }
 
-  // Adds the tensors of the roles that the model needs (asked_for is true), or of all other roles (false). The tensors of other roles are
-  // converted, too, because layers of Gemma 4 that share keys and values have tensors that are never used. If two roles have the same
+  // Adds the tensors of the roles that the model needs (asked_for is true), or of all other roles (false). Other roles are added, too,
+  // because some files have tensors that the model never uses (layers of Gemma 4 that share keys and values). If two roles have the same
   // tensor name, the role that the model needs decides how the tensor is converted.
   void add_roles(bool asked_for) {
     const std::size_t all = d_.config.layers_in_file() + more_layers();
@@ -80,8 +81,7 @@ class Form {
       }
     }
   }
-  // Returns what the model requires of the tensor with this role in this layer. It requires nothing of layers that the file has and the
-  // model does not (draft layers that are not run).
+  // Returns whether and how the model needs the role's tensor in this layer. It needs none in draft layers that pumice does not run.
   Asked ask(Role role, std::size_t layer) const {
     return of_layer(role) && layer >= d_.config.all_layers() ? Asked{} : asked(d_, role, layer);
   }
@@ -120,8 +120,8 @@ class Form {
       multiply(to, before, weight ? said->second.weight : said->second.bias);
   }
 
-  // Notes that the role's rows are multiplied by these numbers. The role's rows are the entries of to.rows from index `first` on. If there
-  // are none, all rows of the tensor are meant.
+  // Records the numbers by which the converter multiplies a role's rows. These rows are the entries of to.rows from index `first` on, or
+  // all rows of the tensor if there are no such entries.
   void multiply(OfFile& to, std::size_t first, const std::vector<double>& numbers) const {
     auto& lists = to.part.factors;
     lists.resize(std::max(lists.size(), numbers.size()));
@@ -151,7 +151,7 @@ class Form {
       part.matrices = l.if_latent_attention()->heads;
       part.turned = role == Role::latent_key;
     }
-    // nomic-embed v2 stores all experts below each other in a tensor of two dimensions.
+    // nomic-embed v2 stores the matrices of all experts in a tensor of two dimensions, one below the other.
     const Mixture* mixture = of_layer(role) ? l.if_mixture() : nullptr;
     const bool stack = role == Role::expert_gate || role == Role::expert_up || role == Role::expert_down;
     if (weight && stack && mixture && found.tensor->shape.size() == 2 &&
@@ -161,7 +161,7 @@ class Form {
     }
   }
 
-  // Notes which rows of the GGUF tensor belong to the role, and which rows of the folder's tensor they are.
+  // Adds the role's rows to to.rows: their places in the GGUF tensor, and their places in the folder's tensor.
   void place_rows(OfFile& to, Role role, std::size_t layer, const TensorNames::Found& found, const Part& there, bool weight) const {
     const std::vector<std::int64_t>& shape = found.tensor->shape;
     const Layer& l = like(layer);
@@ -220,7 +220,7 @@ class Form {
   Description d_;  // has a configuration, but no weights
   TensorNames names_;
   std::vector<OfFile> parts_;
-  std::map<std::string, std::size_t> index_;  // index in parts_ of each tensor of the GGUF file, by its name
+  std::map<std::string, std::size_t> index_;  // from the name of a GGUF tensor to its index in parts_
   std::set<const files::TensorInfo*> asked_for_;
 };
 

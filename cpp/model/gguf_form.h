@@ -1,6 +1,6 @@
-// Finds out which tensors llama.cpp's converter writes to a GGUF file for a folder's tensors: their names, and the order of their rows.
-// Both follow from the family's tensor names, and from the order of rows in tensors that several roles share (Fused), which differs between
-// the two kinds of files.
+// Finds out which GGUF tensors llama.cpp's converter makes from a folder's tensors: their names, and the order of their rows. The family's
+// list of tensor names has the names. The order of rows may differ between the two kinds of files in tensors that several roles share
+// (Fused).
 #pragma once
 
 #include <cstdint>
@@ -15,39 +15,42 @@
 
 namespace pumice::model {
 
-// Describes a tensor of the GGUF file, and how it is computed from a tensor of the folder. The steps are done in the order of the fields.
-// If the tensor has the matrices of a layer's experts, each matrix is changed separately, as if it were a tensor of its own.
+// A tensor of the GGUF file, and the steps by which it is computed from a tensor of the folder, in the order of the fields. If the tensor
+// has the matrices of a layer's experts, the steps are done for each matrix separately.
 struct GgufPart {
   std::string name;
-  bool taps = false;                  // the shape [rows, 1, taps] becomes [rows, taps]
-  bool transposed = false;            // the folder's tensor has one row per input, and is transposed
-  std::int64_t whole = 0;             // number of rows that the tensor must have after the steps above; 0: any number
+  bool taps = false;        // true: the shape [rows, 1, taps] becomes [rows, taps]
+  bool transposed = false;  // true: the folder's tensor is transposed, because it has one row per input
+  // Number of rows that the tensor must have after the steps above; 0: any number.
+  std::int64_t whole = 0;
   std::vector<std::int64_t> rows;     // the folder's row for each row of the GGUF tensor; empty: all rows in the same order
   std::vector<std::int64_t> columns;  // the folder's column for each column of the GGUF tensor; empty: all columns in the same order
-  std::int64_t matrices = 0;          // number of matrices whose rows follow one another in the tensor; 0: the tensor is a single matrix
-  bool turned = false;                // each of these matrices is transposed
-  // If this is a positive number, the folder's vector becomes a matrix with this many columns. If it is 0, the folder's tensor becomes a
-  // vector, also if it is a matrix of one row. If it is empty, the number of dimensions stays.
+  std::int64_t matrices = 0;          // number of matrices in the tensor, one below the other; 0: the tensor is a single matrix
+  bool turned = false;                // true: each of these matrices is transposed
+  // If positive, the folder's vector becomes a matrix with this many columns. If 0, the folder's tensor, also a matrix of one row, becomes
+  // a vector. If empty, the number of dimensions stays.
   std::optional<std::int64_t> width;
-  bool pairs = false;  // rows are reordered for a rope that rotates neighbouring columns
-  // Rows are multiplied by each of these lists in turn. A list has one number for all rows, or one number per row.
+  bool pairs = false;  // true: rows are reordered for a rope that rotates neighbouring columns
+  // Lists of numbers that multiply the rows, one list after the other. A list has one number for all rows, or one number per row.
   std::vector<std::vector<float>> factors;
-  bool normalised = false;  // each column is divided by its length (L2 norm)
-  bool plus_one = false;    // 1 is added, because the folder stores w - 1 for a norm's weight w
-  bool minus_exp = false;   // each value x becomes -exp(x), because the folder stores log(-w)
+  bool normalised = false;  // true: each column is divided by its L2 norm
+  bool plus_one = false;    // true: 1 is added, because the folder stores w - 1 for a norm's weight w
+  bool minus_exp = false;   // true: each value x becomes -exp(x), because the folder stores log(-w) for a weight w
 };
 
-// Returns, for the name of each tensor of the folder, the tensors of the GGUF file that are made from it. If each of a layer's experts has
-// a tensor of its own, only the first expert's tensor has an entry. A tensor without an entry cannot be stored in GGUF files of the family.
+// Returns a map from the name of each tensor in the folder to the GGUF tensors that are made from it. If each of a layer's experts has a
+// tensor of its own, only the first expert's tensor has an entry. A tensor without an entry cannot be stored in GGUF files of the family.
 std::map<std::string, std::vector<GgufPart>> gguf_parts(const files::ModelFile& folder);
 
-// The metadata of the GGUF file, and the fields of Config that are no longer in it because its tensors were multiplied by them.
+// The metadata of the GGUF file. `folded` names the fields of Config that the file lacks because the converter multiplied tensors by their
+// values.
 struct GgufHead {
-  std::string family, architecture;  // architecture: value of general.architecture; empty: llama.cpp has none for this model
+  // `architecture` is the value of general.architecture; empty if llama.cpp has none for this model.
+  std::string family, architecture;
   std::map<std::string, files::Value, std::less<>> keys;
   std::map<std::string, std::vector<float>> tensors;
   std::vector<std::string> folded;
-  bool generates = false;  // the model has a head (Config::has_head)
+  bool generates = false;  // true: the model has a head (Config::has_head)
 };
 GgufHead gguf_head(const files::ModelFile& folder);
 

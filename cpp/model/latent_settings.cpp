@@ -23,7 +23,7 @@ LatentAttention read_attention(const Reader& read, const Config& c, const Latent
   const std::int64_t value = defaults.value_dim > 0 ? defaults.value_dim : std::max(1, c.hidden_size / t.heads);
   const bool needed = c.gguf && defaults.value_dim > 0;
   t.value_dim = read.size(defaults.value_length, "v_head_dim", kMaxWidth, needed ? std::nullopt : std::optional(value));
-  // If q_lora_rank is null in config.json, or missing in a GGUF file, queries are computed by a single matrix (q_rank 0).
+  // If q_lora_rank is null in config.json, or missing in a GGUF file, a single matrix computes the queries (q_rank is 0).
   const bool low = read.has("attention.q_lora_rank", "q_lora_rank") ? read.integer("attention.q_lora_rank", "q_lora_rank").has_value()
                                                                     : !c.gguf && defaults.q_rank > 0;
   read.gguf_says(defaults.key_length, std::int64_t{t.plain_dim} + t.rope_dim);
@@ -45,7 +45,8 @@ void read_latent_sizes(const Reader& read, Config& c, const LatentDefaults& defa
   for (Layer& layer : c.layers) layer.mixer = attention;
   if (std::string_view(defaults.key_length) == "attention.key_length") {
     if (read.notes()) read.gguf_says("attention.head_count_kv", read.integer("", "num_key_value_heads").value_or(attention.heads));
-  } else {  // in llama.cpp's files there is one kv head, whose value is a part of its key
+    // These GGUF files describe a single kv head, whose value is a part of its key.
+  } else {
     read.gguf_says("attention.head_count_kv", std::int64_t{1});
     read.gguf_says("attention.key_length", std::int64_t{attention.key_dim()});
     read.gguf_says("attention.value_length", std::int64_t{attention.latent_dim});

@@ -17,12 +17,12 @@ namespace pumice::model {
 enum class Residual : std::uint8_t {
   row,         // the branch's input before its norm
   normalised,  // the branch's input after its norm (an option of BLOOM)
-  // The branch's input before its norm, as with `row`. The sum is normalised, the branch's input is added a second time, and the result is
-  // normalised again (jina v2 for code).
+  // As `row`, but then the sum is normalised, the branch's input is added a second time, and the result is normalised again (jina v2 for
+  // code).
   twice,
 };
 
-// Says which rows of a branch are normalised.
+// Says which rows of a branch (the mixer or the network) are normalised.
 struct Norms {
   bool before = true;   // the branch's input (Llama)
   bool branch = false;  // the branch's output, before it is added to the residual row (Gemma 2, OLMo 2)
@@ -30,26 +30,26 @@ struct Norms {
   Residual residual = Residual::row;
 };
 
-// Says how queries and keys are normalised.
+// Says how queries and keys are normalised. Weights are shared by all heads, except in `whole`.
 enum class QkNorm : std::uint8_t {
   none,
-  head,              // each head separately, before rope, with weights that all heads share (Qwen 3)
+  head,              // each head separately, before rope (Qwen 3)
   head_after_rope,   // each head separately, after rope (Hunyuan)
   plain_after_rope,  // each head separately, after rope, without weights (Llama 4)
   whole,             // all heads as one vector (OLMo 2)
 };
 
-// Says what is added to an attention score, depending on the distance between query and key.
+// Says what is added to attention scores. It depends on the distance between query and key.
 enum class PositionBias : std::uint8_t {
   none,
   alibi,    // minus the distance times a slope of the head (BLOOM, MPT)
   buckets,  // a learned bias per bucket of distances (T5, MPNet)
 };
 
-// Learned embeddings of relative positions (DeBERTa, He et al. 2021). Their products with queries and keys are added to attention scores.
-// For a key `d` positions before its query, the embedding is row span + d of the table, with the row number clamped to the range from 0 to
-// 2 span - 1. If max_distance is not 0, a distance greater than span / 2 is first replaced by a number that grows with the distance's
-// logarithm and reaches the last row of the table at distance max_distance - 1.
+// Settings of learned embeddings of relative positions (DeBERTa, He et al. 2021). Products of these embeddings with queries and keys are
+// added to attention scores. For a key `d` positions before its query, the embedding is row span + d of the table, clamped to the rows from
+// 0 to 2 span - 1. If max_distance is not 0 and |d| is greater than span / 2, `d` is first replaced by a number that grows with the
+// logarithm of |d| and reaches the end of the table at |d| = max_distance - 1.
 struct RelativePlaces {
   std::int32_t span = 0, max_distance = 0;
   bool by_query = false;  // the product of the query and the projected embedding is added to the score (c2p)
@@ -58,10 +58,10 @@ struct RelativePlaces {
   bool norm = false;      // the embeddings are normalised before they are projected
 };
 
-// Says how a layer computes the values of its attention, if they are not just the product of its input and a matrix (Gemma 4).
+// Says how a layer computes the values of its attention, if they are not just its input times a matrix (Gemma 4).
 struct ValueRule {
-  bool normalised = false;  // each head of the values is normalised; the norm has no weights
-  bool from_keys = false;   // the layer has no matrix for values; its values are its keys before norm and rope
+  bool normalised = false;  // each head of the values is normalised, without weights
+  bool from_keys = false;   // there is no matrix for values; the values are the keys before norm and rope
 };
 
 // Marks a layer that computes no keys and values. It attends to the keys and values of the earlier layer with the index `layer` (Gemma 4).
@@ -69,29 +69,29 @@ struct KvFrom {
   std::size_t layer = 0;
 };
 
-// Queries are multiplied by a factor that grows with the logarithm of their position (Ministral 3, Llama 4). The formula is in the comment
-// of Rope (core/ops.h).
+// A factor that multiplies queries and grows with the logarithm of their position (Ministral 3, Llama 4). The formula is in the comment of
+// Rope (core/ops.h).
 struct Temperature {
   float growth = 0;
   std::int32_t length = 0;
   std::int32_t offset = 0;  // number that is added to the position
 };
 
-// The text is divided into chunks of `length` tokens, and a token attends only to tokens of its own chunk (Llama 4).
+// Set if the text is divided into chunks of `length` tokens, and a token attends only to tokens of its own chunk (Llama 4).
 struct Chunks {
   std::int32_t length = 0;
 };
 
-// The output of attention is multiplied by activation(gate), where `gate` is the product of the layer's input and the matrix attn_gate
-// (Qwen3-Next, LFM3, Laguna).
+// A gate on the output of attention (Qwen3-Next, LFM3, Laguna). The output is multiplied by activation(gate), where `gate` is the layer's
+// input times the matrix attn_gate.
 struct OutputGate {
-  bool by_head = false;  // true: the gate has one column per head; false: it has one per column of the attention's output
+  bool by_head = false;  // true: the gate has one column per head; false: one column per column of the output
   bool bias = false;     // true: the file must have a bias for attn_gate; false: that bias is optional
   Activation activation = Activation::sigmoid;
 };
 
-// Numbers that multiply the results of a branch's matrices (Falcon-H1). `in` multiplies the products of the matrices with the branch's
-// input, but not the biases that are added to these products. `out` multiplies the branch's output, including its bias.
+// Numbers that multiply what a branch computes (Falcon-H1). `in` multiplies the products of the branch's input and its matrices, but not
+// the biases that are added to them. `out` multiplies the branch's output, including its bias.
 struct Multipliers {
   float in = 1, out = 1;
 };
@@ -105,7 +105,7 @@ struct Attention {
   float softcap = 0;        // Attend::softcap, which limits attention scores; 0: no limit
   QkNorm qk_norm = QkNorm::none;
   PositionBias position_bias = PositionBias::none;
-  bool sinks = false;     // each head's softmax includes one more learned score, which has no value vector (gpt-oss)
+  bool sinks = false;     // each head's softmax includes one more learned score, without a value (gpt-oss)
   bool qkv_bias = false;  // true: the file must have biases for q, k and v; false: these biases are optional
   bool out_bias = false;  // true: the file must have a bias for attn_out; false: this bias is optional
   std::optional<RelativePlaces> places;
@@ -116,32 +116,32 @@ struct Attention {
   std::optional<OutputGate> gate;
   std::optional<Multipliers> multipliers;
 
-  // True if the file has weights for the norms of queries and keys.
+  // Returns true if the norms of queries and keys have weights.
   bool has_norm_weights() const { return qk_norm != QkNorm::none && qk_norm != QkNorm::plain_after_rope; }
   bool has_norm_after_rope() const { return qk_norm == QkNorm::head_after_rope || qk_norm == QkNorm::plain_after_rope; }
   std::int32_t q_width() const { return heads * head_dim; }
   std::int32_t kv_width() const { return kv_heads * head_dim; }
   CacheShape cache_shape() const { return {kv_heads, head_dim, head_dim}; }
-  // True if the layer has a matrix that computes values.
+  // Returns true if the layer has a matrix that computes values.
   bool makes_values() const { return !kv_from && !(values && values->from_keys); }
   std::int32_t gate_width() const { return !gate ? 0 : gate->by_head ? heads : q_width(); }
 };
 
-// Multi-head latent attention (DeepSeek-AI 2024). Each token has one latent vector, which all heads share. Each head has matrices that
-// expand the latent vector to the plain columns of the head's key, and to its value. Queries and keys also have columns that rope rotates.
-// All heads share these columns of the key. Attention is causal.
+// Multi-head latent attention (DeepSeek-AI 2024). Each token has one latent vector, which all heads share. Each head has a matrix that
+// expands it to the head's key, and one that expands it to the head's value. Queries and keys have further columns, which rope rotates. All
+// heads share these columns of the key. Attention is causal.
 struct LatentAttention {
   std::int32_t heads = 0;
   std::int32_t latent_dim = 0;  // number of columns of the latent vector
-  // Columns per head: those of the key that rope does not rotate, those of the key that it rotates, and those of the value.
+  // Numbers of columns per head: plain_dim columns of the key without rope, rope_dim columns of the key with rope, value_dim columns of the
+  // value.
   std::int32_t plain_dim = 0, rope_dim = 0, value_dim = 0;
-  // Number of columns of the row to which latent_q_down projects the layer's input before queries are computed; 0: queries are computed
-  // from the layer's input itself.
+  // Number of columns to which latent_q_down projects the layer's input before queries are computed. If 0, queries are computed from the
+  // layer's input itself.
   std::int32_t q_rank = 0;
   std::int32_t rope = -1;  // index into Config::ropes; -1: no rope
   float scale = 0;         // number that multiplies attention scores
-  // true: the file must have biases for the roles latent_q_down, latent_k_rope, latent_down and latent_out; false: these biases are
-  // optional.
+  // True if the file must have biases for latent_q_down, latent_k_rope, latent_down and latent_out. Otherwise these biases are optional.
   bool bias = false;
 
   std::int32_t key_dim() const { return rope_dim + latent_dim; }
@@ -150,37 +150,38 @@ struct LatentAttention {
   CacheShape cache_shape() const { return {1, key_dim(), latent_dim}; }
 };
 
-// The norm on the output of a recurrence. Each group of columns is normalised separately.
+// The norm on the output of a recurrence. Each group of `group` columns is normalised separately.
 struct ScanNorm {
   std::int32_t group = 0;
-  bool per_column = false;   // true: the norm's weight has one value per column; false: it has `group` values, which all groups share
-  bool before_gate = false;  // true: the norm precedes the multiplication by the gate (gated delta rule); false: it comes after (Mamba-2)
+  bool per_column = false;  // true: the norm's weight has one value per column; false: it has `group` values, which all groups share
+  // True if the output is normalised before it is multiplied by the gate (gated delta rule), false if after (Mamba-2).
+  bool before_gate = false;
   float eps = 0;
 };
 
-// Numbers that multiply the projections to q, k, v, gate and step of a recurrent mixer, and the biases of these projections (Falcon-H1).
+// Numbers that multiply a recurrent mixer's projections to q, k, v, gate and step, including their biases (Falcon-H1).
 struct ScanFactors {
   float q = 1, k = 1, v = 1, gate = 1, step = 1;
 };
 
 // Settings of the gated delta rule.
 struct DeltaRule {
-  bool tiled = false;  // Scan::tiled (core/ops.h)
-  float strength = 1;  // Scan::strength
+  bool tiled = false;  // as in Scan (core/ops.h)
+  float strength = 1;  // as in Scan
 };
 
-// A state space model or linear attention. Projections of the layer's input give q, k, v, a gate, and one step per head. A causal
-// convolution runs over q, k and v. Scan (core/ops.h) computes the recurrence. The output of Scan is multiplied by silu(gate). In the terms
-// of Mamba-2, q is C, k is B, v is x, and a head of q and k is a group. With the delta rule, each head of q and k is divided by its length
-// (L2 norm), and q also by sqrt(key_dim).
+// A recurrent mixer: a state space model or linear attention. Projections of the layer's input give q, k, v, a gate, and one step per head.
+// A causal convolution runs over q, k and v. Scan (core/ops.h) computes the recurrence, and its output is multiplied by silu(gate). Mamba-2
+// calls q C, k B, v x, and a head of q and k a group. With the delta rule, each head of q and k is divided by its L2 norm, and q also by
+// sqrt(key_dim).
 struct Recurrent {
   ScanRule rule = ScanRule::ssd;
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0;
   std::int32_t taps = 0;                     // number of taps of the convolution
   Activation activation = Activation::silu;  // applied to the output of the convolution
   std::optional<DeltaRule> delta;            // set if `rule` is ScanRule::delta
-  // True if the file must have the biases of the projections of the input (in_bias), of the convolution (conv_bias), or of the output
-  // projection (out_bias). If false, these biases are optional.
+  // True if the file must have biases of the input's projections (in_bias), of the convolution (conv_bias), and of the output projection
+  // (out_bias). Otherwise these biases are optional.
   bool in_bias = false, conv_bias = false, out_bias = false;
   std::optional<ScanNorm> norm;
   std::optional<ScanFactors> factors;
@@ -198,7 +199,7 @@ struct Recurrent {
 struct ShortConv {
   std::int32_t taps = 0;
   bool bias = false;   // true: the file must have biases for both matrices and the convolution; false: they are optional
-  bool causal = true;  // if false, the convolution is centred on its row, as Conv::centred says
+  bool causal = true;  // false: the convolution is centred on its row (Conv::centred)
 };
 
 // The parameters of the activation xIELU, which are learned per layer (Apertus).
@@ -212,59 +213,61 @@ struct FeedForward {
   Activation activation = Activation::silu;
   bool bias = false;  // true: the file must have biases for the matrices of the network; false: they are optional
   std::optional<Xielu> xielu;
-  std::optional<Multipliers> multipliers;  // `in` multiplies only the gate's product and bias, before the activation
+  std::optional<Multipliers> multipliers;  // `in` multiplies only the output of the gate's matrix
 };
 
-// Says how a mixture chooses experts for a row, and how it weights their outputs. Fields have the names of Route in core/ops.h, where the
-// formula is.
+// Says how a mixture chooses experts for a row, and how it weights their outputs. Fields that are also in Route (core/ops.h) have the same
+// meaning there, in its formula.
 struct Router {
   std::int32_t experts = 0, chosen = 0;
   std::int32_t groups = 1, kept = 1;
   RouteScore score = RouteScore::softmax;
-  float softcap = 0;  // limits the router's logits, as Linear::softcap does; 0: no limit
-  bool bias = false;  // the file must have a bias for the router's logits
-  // The file has one number per expert that is added to the expert's score when experts are chosen, but not in its weight (DeepSeek V3).
+  float softcap = 0;  // limits the router's logits (Linear::softcap); 0: no limit
+  bool bias = false;  // true: the file must have a bias for the router's logits
+  // True if the file must have one number per expert that is added to the expert's score when experts are chosen, but does not change the
+  // weight of the expert's output (DeepSeek V3).
   bool choice_bias = false;
   bool normalised = true;
   float floor = 0, scale = 1;
 };
 
-// A network beside the experts. It computes every row (DeepSeek-AI 2024).
+// A network beside the experts, which every row passes through (DeepSeek-AI 2024).
 struct SharedExpert {
   FeedForward network;
-  // If true, the network's hidden values are multiplied by the gate sigmoid(x . w), where x is the network's input row and w is a vector of
-  // the file (Qwen2-MoE).
+  // If true, the network's hidden values are multiplied by sigmoid(x . w), where x is the network's input and w is a vector of the file
+  // (Qwen2-MoE).
   bool opened = false;
 };
 
-// Says how the outputs of the chosen experts and of the shared expert are combined. Below, w is the router's weight of an expert.
+// Says how the outputs of the chosen experts and of the shared expert are combined. w is the router's weight for an expert.
 enum class Combine : std::uint8_t {
   sum,       // the sum of w * expert(row) over the experts, plus the shared expert's output
-  inputs,    // as `sum`, but the weight multiplies the expert's input: expert(w * row) (Llama 4)
+  inputs,    // as `sum`, but with expert(w * row) in place of w * expert(row) (Llama 4)
   biased,    // as `sum`, plus a vector that the file has (nomic-embed v2)
-  averaged,  // half of what `sum` gives (Command A+)
+  averaged,  // half of `sum` (Command A+)
 };
 
-// The limit and the shift of an expert's hidden values (gpt-oss).
+// A limit for an expert's hidden values, and a shift of them (gpt-oss).
 struct Clamp {
   float limit = 0, shift = 0;  // Experts::limit and Experts::shift (core/ops.h)
 };
 
-// Norms within a mixture (Gemma 4). The experts, the shared expert and the router each have a norm of their own on the layer's row. The
-// output of the experts and the output of the shared expert are normalised before they are added. The router's logits are divided by
+// Norms within a mixture (Gemma 4). The experts, the shared expert and the router each normalise the layer's row with weights of their own.
+// The output of the experts and that of the shared expert are normalised before they are added. The router's logits are divided by
 // sqrt(hidden_size). Needs a shared expert and Norms::branch.
 struct OwnNorms {
-  bool expert_scales = false;  // the file has one number per expert that multiplies the expert's weight
+  // True if the file has one number per expert, which multiplies the router's weight for that expert.
+  bool expert_scales = false;
 };
 
 // A mixture of experts (Shazeer et al. 2017). Each expert is a feed-forward network, and the router chooses some of the experts for each
 // row.
 struct Mixture {
   Router router;
-  std::int32_t width = 0;  // number of hidden columns of one expert
+  std::int32_t width = 0;  // number of hidden columns of each expert
   bool gated = true;
   Activation activation = Activation::silu;
-  bool bias = false;  // the file must have biases for the experts' matrices
+  bool bias = false;  // true: the file must have biases for the experts' matrices
   Combine combine = Combine::sum;
   std::optional<Clamp> clamp;
   std::optional<OwnNorms> own_norms;
@@ -272,21 +275,20 @@ struct Mixture {
 };
 
 struct Join {
-  // If true, mixer and network both read the layer's input, and their outputs are both added to that input. A network without a norm of its
-  // own then reads the output of the mixer's norm.
+  // If true, mixer and network both read the layer's input, and both outputs are added to it. If the network has no norm of its own, it
+  // reads the normalised input of the mixer.
   bool parallel = false;
   float scale = 1;  // number that multiplies the output of each branch (Granite, MiniCPM)
 };
 
 // Says what a layer does after its two branches (Gemma 4, Nanbeige 4.2).
 struct Tail {
-  bool input = false;       // the layer's columns of LayerInputs are multiplied by a gate and a matrix, and added to the hidden row
+  bool input = false;       // the layer's columns of LayerInputs are gated, multiplied by a matrix, and added to the hidden row
   bool scaled = false;      // the hidden row is multiplied by a learned number
   bool final_norm = false;  // the hidden row is normalised with the weights of the model's final norm
 };
 
-// One layer of a model. A mixer or network of std::monostate means that the layer does not have this part. Such a layer has a single branch
-// (Nemotron-H).
+// One layer of a model. If `mixer` or `network` is std::monostate, the layer lacks this part and has a single branch (Nemotron-H).
 struct Layer {
  private:
   template <class Part, class Parts>
@@ -297,22 +299,21 @@ struct Layer {
 
  public:
   std::variant<std::monostate, Attention, LatentAttention, Recurrent, ShortConv> mixer;
-  // A second mixer that reads the same row as the first one. Both outputs are added to the row (Falcon-H1, beside attention).
+  // A second mixer that reads the same row as `mixer`. Both outputs are added to the row (Falcon-H1, beside attention).
   std::optional<Recurrent> beside;
   std::variant<std::monostate, FeedForward, Mixture> network;
   Norms mixer_norms, network_norms;
   Join join;
-  // True if the model's configuration gives this layer a sliding window. Attention::window is nevertheless 0 if the window would cover the
-  // whole context.
+  // True if the configuration gives this layer a sliding window. Attention::window is still 0 if the window would cover the whole context.
   bool windowed = false;
   std::optional<Tail> tail;
 
-  // These throw ErrorKind::unsupported_model if the layer's mixer or network is absent or of another kind.
+  // These functions throw ErrorKind::unsupported_model if the layer has no such mixer or network.
   Attention& attention() { return part<Attention>(mixer, "attention"); }
   const Attention& attention() const { return part<Attention>(mixer, "attention"); }
   FeedForward& feed_forward() { return part<FeedForward>(network, "feed-forward network"); }
   const FeedForward& feed_forward() const { return part<FeedForward>(network, "feed-forward network"); }
-  // These return null if the layer's mixer or network is absent or of another kind. if_recurrent() also finds `beside`.
+  // These functions return null if the layer has no such mixer or network. if_recurrent() also finds `beside`.
   Attention* if_attention() { return std::get_if<Attention>(&mixer); }
   const Attention* if_attention() const { return std::get_if<Attention>(&mixer); }
   LatentAttention* if_latent_attention() { return std::get_if<LatentAttention>(&mixer); }
@@ -332,8 +333,8 @@ struct Layer {
   }
 };
 
-// Combines functions into one visitor for std::visit over a part of a layer. A kind of part for which there is no function is a compile
-// error.
+// Combines functions, one per kind of mixer or network, into a visitor for std::visit. If a function is missing for a kind, the code does
+// not compile.
 template <class... Functions>
 struct EachPart : Functions... {
   using Functions::operator()...;

@@ -1,6 +1,6 @@
-// Writes the operations of LayerInputs. These are columns that each layer reads beside the hidden row (Gemma 4 E2B, E4B). For each token,
+// Writes the operations of LayerInputs, which are columns that each layer reads beside the hidden row (Gemma 4 E2B, E4B). For each token,
 // the columns for all layers are computed once, at the beginning, from the token's embedding. A row that passes from one pipeline stage to
-// the next contains the columns for all layers that follow.
+// the next also has the columns for all layers that follow.
 #pragma once
 
 #include "model/writer.h"
@@ -11,18 +11,18 @@ class LayerInputsWriter {
  public:
   explicit LayerInputsWriter(Writer& writer) : w_(writer) {}
 
-  // Adds operations that compute the columns for all layers from the embeddings `x`, if the model has LayerInputs.
+  // If the model has LayerInputs, adds operations that compute the columns for all layers from the embeddings `x`.
   void embed(const View& x);
 
-  // A row that enters layer `border` from an earlier stage contains the columns for this layer and all layers after it. width() returns the
-  // number of these columns. take() sets their view in the input row of a program that begins with layer `border`. give() returns their
-  // view in a program that ends before layer `border`.
+  // A row that enters layer `border` from an earlier stage has the columns for this layer and all layers after it. width() returns the
+  // number of these columns. take() sets where they are in the input row, for a program that begins with layer `border`. give() returns
+  // where they are in a program that ends before layer `border`.
   std::int32_t width(std::size_t border) const;
   void take(const View& columns, std::size_t border);
   View give(std::size_t border) const;
 
-  // Adds operations that compute x += norm(W (scale * input * activation(G x))), where `input` is the layer's columns, G is the matrix of
-  // Role::input_gate, and W that of Role::input_out. LayerInputs has `scale` and `activation`. Overwrites `h`, a slot as wide as x.
+  // Adds operations that compute x += norm(W (scale * input * activation(G x))). `input` is the layer's columns, G and W are the matrices
+  // of Role::input_gate and Role::input_out, and LayerInputs has `scale` and `activation`. Overwrites `h`, a slot as wide as x.
   void write(std::size_t layer, const View& x, const View& h);
 
  private:

@@ -19,7 +19,7 @@ std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, s
   return result;
 }
 
-// Returns the sum of two low-rank matrices. Their factors are concatenated along the rank.
+// Returns the sum of two low-rank matrices, by concatenating their factors along the rank.
 LowRank together(const LowRank& x, const LowRank& y) {
   LowRank sum{.left = {}, .right = x.right, .rank = x.rank + y.rank, .cols = x.cols};
   sum.right.insert(sum.right.end(), y.right.begin(), y.right.end());

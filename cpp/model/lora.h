@@ -1,5 +1,5 @@
-// Low-rank adapters for load(lora=): PEFT folders and GGUF adapters. python/pumice/loading/lora.py finds the adapters' module names and
-// scales. The code here finds the model's matrices that the adapters change, and checks shapes.
+// Low-rank adapters for load(lora=), which are PEFT folders or GGUF adapters. python/pumice/loading/lora.py finds the names of the adapted
+// modules and the scales. The code here finds the matrices of the model that the adapters change, and checks shapes.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace pumice::model {
 
-// Says in which shapes an adapter's file stores the factors a and b. The adapted matrix is W + scale * b a, where W has the shape rows x
-// cols.
+// Says in which shapes an adapter's file stores the factors a and b. The adapted matrix is W + scale * b a, where W is a rows x cols
+// matrix.
 enum class LoraLayout : std::uint8_t {
   linear,  // a: rank x cols, b: rows x rank
-  // PEFT's layout for embedding tables, where a and b adapt the transposed table. a: rank x rows, b: cols x rank.
+  // PEFT's layout for embedding tables, in which the adapter changes the transposed table. a: rank x rows, b: cols x rank.
   embedding,
   embedding_rows,  // GGUF's layout for embedding tables. a: rows x rank, b: cols x rank
 };
 struct LoraModule {
-  // The name of the weight in the model's file, without ".weight": "model.layers.0.self_attn.q_proj", "blk.0.attn_q".
+  // The name of the adapted weight in the model's file, without ".weight", as in "model.layers.0.self_attn.q_proj" or "blk.0.attn_q".
   std::string name;
   std::string a, b;  // names of the factors' tensors in the adapter's file
   float scale = 1;
@@ -38,13 +38,12 @@ class Lora {
  public:
   explicit Lora(std::vector<LoraSpec> specs);
 
-  // Returns the sum of all adapters for the matrix that has one of these names, with the adapters' scales multiplied in. Returns nothing if
-  // no adapter changes the matrix. Throws ErrorKind::model_format if a factor is missing or has the wrong shape.
+  // Returns the sum of all adapters of a matrix, including their scales, or nullopt if no adapter changes it. `names` are all names of the
+  // matrix. Throws ErrorKind::model_format if a factor is missing or has the wrong shape.
   std::optional<LowRank> of(std::span<const std::string> names, std::int64_t rows, std::int64_t cols);
   bool has(std::span<const std::string> names) const;
 
-  // Throws ErrorKind::model_format if an adapter changes a matrix that of() was never called for. The message has the name of the first
-  // such matrix.
+  // Throws ErrorKind::model_format if an adapter changes a matrix that of() was never called for. The message names the first such matrix.
   void require_all_used(const files::ModelFile& model) const;
 
  private:

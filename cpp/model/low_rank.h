@@ -1,4 +1,4 @@
-// Low-rank matrices left * right, which are added to weight matrices (Hu et al. 2021).
+// Low-rank matrices, which are added to weight matrices (Hu et al. 2021). A low-rank matrix is the product left * right.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct LowRank {
   std::int64_t rank = 0, cols = 0;
 };
 
-// An AddRow adds row `row` of a low-rank matrix to `values`. It sums over the rank in float32 and in index order. adding() returns the
-// AddRow of a low-rank matrix.
+// A function that adds row `row` of a low-rank matrix to `values`. It sums over the rank in float32 and in index order. adding() returns
+// this function for a low-rank matrix.
 using AddRow = std::function<void(std::int64_t row, float* values)>;
 AddRow adding(LowRank factors);
 

@@ -1,4 +1,4 @@
-// Writes the operations of attention: the projections to queries, keys and values, the norms and the rope of queries and keys, and
+// Writes the operations of attention: the projections to queries, keys and values, the norms and the rope of queries and keys, and the
 // attention itself.
 #pragma once
 
@@ -14,8 +14,7 @@ class AttentionMixer {
   // `in` is the layer's input after the mixer's norm. Returns the outputs of all heads, and the role of the matrix that projects them back
   // to hidden_size.
   BranchEnd write(std::size_t layer, const Attention& attention, const View& in);
-  // Writes only the operations that compute keys and values and store them in a cache. The layer must have matrices for keys and for
-  // values.
+  // Writes only the operations that compute keys and values and store them in a cache. The layer must have matrices for both.
   void store(std::size_t layer, const Attention& attention, const View& in);
 
  private:

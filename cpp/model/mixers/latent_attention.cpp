@@ -5,8 +5,8 @@
 namespace pumice::model {
 namespace {
 
-// eps of the norms inside latent attention. It is the same in all families, whatever the eps of the model's other norms is, because it is
-// the default of the class RMSNorm in transformers.
+// eps of the norms inside latent attention. It does not depend on the eps of the model's other norms, because transformers creates these
+// norms with the default of its class RMSNorm.
 constexpr float kEps = 1e-6f;
 
 }  // namespace
@@ -43,8 +43,8 @@ BranchEnd LatentAttentionMixer::write(std::size_t layer, const LatentAttention& 
   return {out, Role::latent_out};
 }
 
-// Returns the view of the queries. The first columns of each head are those that rope rotates. The columns after them are the head's plain
-// columns times its matrix for keys.
+// Returns the view of the queries. The columns of each head are first those that rope rotates, and then the head's plain columns times its
+// matrix for keys.
 View LatentAttentionMixer::queries(std::size_t layer, const LatentAttention& t, const View& in) {
   const std::int32_t step = t.key_dim(), before_last = (t.heads - 1) * step;
   View from = in;

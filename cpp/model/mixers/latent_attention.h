@@ -1,7 +1,7 @@
-// Writes the operations of multi-head latent attention (LatentAttention). The matrices that expand latent vectors to keys and values are
-// absorbed: queries are multiplied by the matrix for keys, and the output of attention is multiplied by the matrix for values. So all heads
-// share a single kv head. Its key has the columns [rotated columns, latent vector], and its value is the latent vector. Prompts and single
-// tokens run the same operations, so their results have the same bits.
+// Writes the operations of multi-head latent attention (LatentAttention). Latent vectors are not expanded to keys and values. Instead,
+// queries are multiplied by the matrix for keys, and the output of attention by the matrix for values. So all heads share a single kv head.
+// Its key has the columns [rotated columns, latent vector], and its value is the latent vector. Prompts and single tokens run the same
+// operations, so their results have the same bits.
 #pragma once
 
 #include "model/mixers/shared_kv.h"

@@ -12,8 +12,8 @@
 namespace pumice::model {
 namespace {
 
-// Returns the table row for a distance. Computes it in float32 as make_log_bucket_position() of transformers does. `before` is the query's
-// position minus the key's.
+// Returns the table row for a distance. `before` is the query's position minus the key's. The result is computed in float32, as in
+// make_log_bucket_position() of transformers.
 std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
   std::int32_t bucket = before;
   if (const std::int32_t mid = places.span / 2, away = std::abs(before); places.max_distance > 0 && away > mid) {
@@ -38,7 +38,7 @@ void normalize_rows(std::vector<float>& rows, const std::vector<float>& weight, 
   }
 }
 
-// Computes rows of one head's table. They are the position embeddings times the head's part of a projection.
+// Computes rows of one head's table. A row is a position embedding times the head's part of a projection.
 struct HeadOfPlaces {
   std::shared_ptr<const std::vector<float>> places;
   Matrix projection;
@@ -76,7 +76,7 @@ struct HeadOfPlaces {
 }  // namespace
 
 std::int32_t place_reach(const RelativePlaces& places) {
-  constexpr std::int32_t kMost = 1 << 20;  // the greatest value that Attend::reach may have; no text is longer
+  constexpr std::int32_t kMost = 1 << 20;  // the largest value that Attend::reach may have; no text is longer
   std::int32_t reach = 1;
   while (reach < kMost && (place_of(places, reach) != 2 * places.span - 1 || place_of(places, -reach) != 0)) ++reach;
   return reach;

@@ -14,11 +14,11 @@ class WeightReader;
 class Writer;
 struct Description;
 
-// Tables for the layers that have Attention::places.
+// The tables of a model whose layers have Attention::places.
 struct PlaceTables {
-  VectorId by_distance = VectorId::none;  // Attend::places: for each distance from -reach to reach, the row of the tables below
+  VectorId by_distance = VectorId::none;  // for each distance from -reach to reach, its row in the tables below (Attend::places)
   std::int32_t reach = 0;
-  // One matrix per head, with one row per relative position. Queries are multiplied by the matrices `keys`, and keys by the matrices
+  // The tables of one layer. Each head has two matrices with one row per relative position. Queries are multiplied by `keys`, and keys by
   // `queries`.
   struct OfLayer {
     std::vector<MatrixId> keys, queries;
@@ -26,20 +26,20 @@ struct PlaceTables {
   std::vector<OfLayer> layers;
 };
 
-// Returns the smallest distance such that all keys at this distance or farther before the query share one table row, and all keys as far
-// after the query share another row.
+// Returns the distance beyond which the table row no longer changes: all keys at least this far before the query share one row, and all
+// keys at least this far after it share another.
 std::int32_t place_reach(const RelativePlaces& places);
-// Returns the table row for each distance from -reach to reach. A distance is the key's position minus the query's.
+// Returns the table rows for the distances from -reach to reach. A distance is the key's position minus the query's.
 std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach);
 
 // Sets Description::places. A layer's tables are the rows of place_embedding (normalised if the model has place_norm) times the layer's
-// projections. The tables are computed each time they are read. This takes rows x hidden x head_dim multiplications per head.
+// projections. They are computed again each time they are read, with rows x hidden x head_dim multiplications per head.
 void add_places(const WeightReader& reader, Description& d, Rounding rounding);
 
-// Returns the number of columns that write_places() needs after q, k and v in the slot of these three.
+// Returns the number of columns that write_places() needs for its products. They follow q, k and v in the same slot.
 std::int32_t places_width(const Attention& attention);
-// Adds operations that multiply queries (op.q) and keys (`k`) by the tables, head by head. The products go to `out`, which has
-// places_width() columns. Sets the members of `op` that refer to these products.
+// Adds operations that multiply queries (op.q) and keys (`k`) by the tables, head by head, and write the products to the places_width()
+// columns of `out`. Sets the members of `op` that refer to these products.
 void write_places(Writer& writer, std::size_t layer, const Attention& attention, const View& k, View out, Attend& op);
 
 }  // namespace pumice::model

@@ -37,7 +37,7 @@ BranchEnd RecurrentMixer::write(std::size_t layer, const Recurrent& r, const Vie
   return {out, Role::scan_out, r.multipliers ? r.multipliers->out : 1};
 }
 
-// Computes all projections of `in`. Neighbouring projections with the same factor become one operation.
+// Computes all projections of `in`. Projections that are neighbours in the output and have the same factor are one operation.
 void RecurrentMixer::project(std::size_t layer, const Recurrent& r, const View& in) {
   const float all = r.multipliers ? r.multipliers->in : 1;
   const ScanFactors by = r.factors ? *r.factors : ScanFactors{};
@@ -75,8 +75,8 @@ void RecurrentMixer::convolve(std::size_t layer, const Recurrent& r, const View&
               .activation = r.activation,
               .state = states_.add(r.conv_state())});
   if (r.rule != ScanRule::delta) return;
-  // Each head x of q and k becomes x / sqrt(sum of squares of x + 1e-6) (Yang et al. 2024), and q is also divided by sqrt(key_dim)
-  // (add_key_norms()).
+  // Each head x of q and k becomes x / sqrt(sum of squares of x + 1e-6) (Yang et al. 2024). The weights (add_key_norms()) also divide q by
+  // sqrt(key_dim).
   const View keys = Writer::part(out, out.col, 2 * r.key_width());
   w_.add(Norm{.in = keys,
               .out = keys,
@@ -108,7 +108,7 @@ void RecurrentMixer::scan(std::size_t layer, const Recurrent& r, const View& qkv
               .state = states_.add(r.scan_state())});
 }
 
-// Multiplies the output by silu(gate), and normalises it before or after that (ScanNorm::before_gate).
+// Multiplies `out` by silu(gate). Normalises it before that if ScanNorm::before_gate is true, and otherwise after it.
 void RecurrentMixer::close(std::size_t layer, const Recurrent& r, const View& gate, const View& out) {
   const auto norm = [&] {
     w_.add(Norm{.in = out,
