@@ -31,9 +31,9 @@ class Slices {
     std::function<void(std::int64_t index, std::uint8_t* bytes)> job;
   };
 
-  // Returns part `number` of the tensor that the address `tensor` identifies (any address will do). Makes the part if it is not in memory.
-  // Threads that ask for the same part meanwhile run some of its jobs, so all must pass the same `making`. If a job throws, all these calls
-  // throw its exception, and the next call makes the part again.
+  // Returns part `number` of a tensor. `tensor` is any address that identifies the tensor. Makes the part if it is not in memory. Threads
+  // that ask for the same part meanwhile run some of its jobs, so all must pass the same `making`. If a job throws, all these calls throw
+  // its exception, and the next call makes the part again.
   Bytes of(const void* tensor, std::int64_t number, const Making& making) {
     const std::shared_ptr<Part> part = found_or_new(tensor, number, making);
     part->help(making);

@@ -42,7 +42,8 @@ class ModuleList {
  public:
   explicit ModuleList(const std::vector<std::string>& names);
 
-  // How a list names a module. If several lists name the same module, the list with the largest value applies.
+  // Says how a list names a module. If several lists name the same module, the one that names it with the largest value of this enum
+  // applies.
   enum class By : std::uint8_t { none, type, expression, name };
   By names(const std::string& module) const;
 
