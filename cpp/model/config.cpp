@@ -96,7 +96,7 @@ void refuse_other_positions(const Reader& read, const Config& c) {
 // Returns true if the file's classifier labels tokens and not texts. The class name in config.json decides this, because both kinds of
 // classifiers may have the same tensors.
 bool labels_tokens(const Reader& read) {
-  const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // ignored if it is not a list
+  const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // ignored if it is not a list of strings
   const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
   return names && names->size() > 0 && std::string((*names)[0]).ends_with("ForTokenClassification");
 }

@@ -153,8 +153,8 @@ struct Config {
   // Names of a GGUF file's matrices that multiply pooled rows, in the order of multiplication (EmbeddingGemma: dense_2, dense_3).
   std::vector<std::string> dense;
 
-  // Returns the number of a layer in the names of its tensors. With `loops`, several layers have the same number. The number of the draft
-  // head's layer is its index.
+  // Returns the number of a layer in the names of its tensors. With `loops`, several layers have the same number. For the draft head's
+  // layer, this is its index.
   std::size_t layer_in_file(std::size_t layer) const { return layer < layers.size() ? layer % layers_in_file() : layer; }
   // Returns the number of layers in the file, without the draft head's layer.
   std::size_t layers_in_file() const { return loops ? layers.size() / loops->count : layers.size(); }

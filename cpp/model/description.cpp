@@ -105,11 +105,11 @@ class Resolver {
     d_.labels = 1;
   }
 
-  // Decides whether the model has a head for logits, and which matrix it is. A matrix of the file for the head is always used, because
-  // config.json can be wrong about whether the head is tied to the embedding. Without such a matrix the head is the embedding; if
-  // config.json says that the two are not tied, this is an error. Models with bidirectional attention, classifiers and embedders have no
-  // head. A model is an embedder if its tensor names lack the prefix of a wrapper class, and if the head's matrix (of a head that is not
-  // tied) or the dense layer before the head is missing.
+  // Decides whether the model has a head for logits, and which matrix it is. If the file has a matrix for the head, it is used whatever
+  // config.json says, because config.json can be wrong about whether the head is tied to the embedding. Otherwise the embedding is used,
+  // but if config.json says that the head is not tied, this is an error. Models with bidirectional attention, classifiers and embedders
+  // have no head. A model is an embedder if its tensor names lack the prefix of a wrapper class, and if it lacks the dense layer before the
+  // head or the matrix of a head that is not tied.
   void find_head() {
     Config& c = d_.config;
     if (!c.has_head) return;

@@ -1,5 +1,6 @@
-// The description of a model: its configuration, and its weights, each with a role (model/roles.h) such as the query matrix of layer 3. All
-// weights have been found in the file and their shapes have been checked, but the data of large weights have not been read yet.
+// The description of a model: its configuration and its weights. Each weight has a role (model/roles.h), for example Role::q, a layer's
+// matrix for queries. All weights have been found in the file and their shapes have been checked, but the data of large weights have not
+// been read yet.
 #pragma once
 
 #include <array>

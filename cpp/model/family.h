@@ -22,8 +22,7 @@ enum class Fused : std::uint8_t {
   gate_up,         // gate, then up
   up_gate,         // up, then gate
   // Tensors of latent attention:
-  // For each head: the rows for the query's columns without rope, then those for its columns with rope. Used if LatentAttention::q_rank >
-  // 0.
+  // For each head: rows for the query's columns without rope, then rows for those with rope. Used if LatentAttention::q_rank > 0.
   latent_q,
   whole_q,      // as latent_q; used if LatentAttention::q_rank is 0
   latent_down,  // rows for the latent vector, then rows for the columns of the key that rope rotates
@@ -91,8 +90,7 @@ struct Family {
   // Names of fields of Config (Difference::field) that differ between a folder and its GGUF file, because the converter multiplied tensors
   // by the values of these fields.
   std::span<const std::string_view> folded_in_gguf = {};
-  // For an assistant (model/assistant.h), a small model that drafts tokens for another model: the name of the other model's family.
-  // Otherwise empty.
+  // For an assistant, which drafts tokens for another model (model/assistant.h): the name of the other model's family. Otherwise empty.
   std::string_view assists = {};
 };
 

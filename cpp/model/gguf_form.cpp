@@ -54,7 +54,7 @@ class Form {
   struct OfFile {
     const files::TensorInfo* tensor = nullptr;  // the folder's tensor, from which `part` is made
     GgufPart part;
-    // Pairs of numbers of rows: a row of the GGUF tensor, and the folder's row that becomes it.
+    // Pairs of row numbers: a row of the GGUF tensor, and the folder's row that becomes it.
     std::vector<std::pair<std::int64_t, std::int64_t>> rows;
   };
 

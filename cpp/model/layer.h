@@ -216,8 +216,8 @@ struct FeedForward {
   std::optional<Multipliers> multipliers;  // `in` multiplies only the output of the gate's matrix
 };
 
-// Says how a mixture chooses experts for a row, and how it weights their outputs. Fields that are also in Route (core/ops.h) have the same
-// meaning there, in its formula.
+// Says how a mixture chooses experts for a row, and how it weights their outputs. The formula is in the comment of Route (core/ops.h), with
+// the same names.
 struct Router {
   std::int32_t experts = 0, chosen = 0;
   std::int32_t groups = 1, kept = 1;

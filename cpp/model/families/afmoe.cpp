@@ -37,7 +37,7 @@ void configure(const Reader& read, Config& c) {
     layer.attention().gate = OutputGate{};
     layer.mixer_norms.branch = layer.network_norms.branch = true;
   }
-  // GGUF files have no key for this, because llama.cpp multiplies the embeddings of all models of this family by sqrt(hidden_size).
+  // GGUF files have no mup_enabled, because llama.cpp multiplies the embeddings of all models of this family by sqrt(hidden_size).
   if (c.gguf || read.flag("", "mup_enabled", false)) c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_mixtures(read, c,
                 {.experts = 64,

@@ -33,9 +33,8 @@ void configure_moe(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
   const bool bias = read.flag("", "use_bias", false);
   for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = bias;
-  // moe_norm_min is the smallest number by which the original code divides the experts' weights, which it otherwise divides by their sum.
-  // Here the number is added to the sum. This changes results only if the number is not much smaller than the sum, so larger numbers are
-  // refused.
+  // The original code divides the experts' weights by the greater of their sum and moe_norm_min. pumice divides them by the sum plus
+  // moe_norm_min. Results differ only if moe_norm_min is not much smaller than the sum, so larger values are refused.
   const double floor = read.positive("", "moe_norm_min", 1e-12);
   if (floor > 1e-6) read.unsupported(read.key("", "moe_norm_min"), " is ", floor, "; it must not be above 1e-6");
   const DenseDefaults places{.first_key = "moe_layer_start_index", .first = 1, .step_key = "moe_layer_interval"};
@@ -50,8 +49,8 @@ void configure_moe(const Reader& read, Config& c) {
                                   .shared = SharedDefaults{.key = "moe_num_shared_experts", .count = 2},
                                   .dense = places});
   if (mixture.shared) mixture.shared->network.bias = bias;
-  // Records the number that llama.cpp's converter writes. It is not the width of the shared expert. llama.cpp takes the width from the
-  // tensors instead.
+  // Records the number that llama.cpp's converter writes as the width of the shared expert. It is not that width, but llama.cpp takes the
+  // width from the tensors.
   const Layer& first = c.layers.front();
   read.gguf_says("expert_shared_feed_forward_length", std::int64_t{first.feed_forward().width / first.attention().kv_heads});
   const std::vector<bool> dense = read_dense_layers(read, c, places);

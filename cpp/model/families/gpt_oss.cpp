@@ -29,8 +29,7 @@ constexpr TensorName kNames[] = {
 };
 
 constexpr std::string_view kFilterTypes[] = {"openai_privacy_filter"}, kFilterPrefixes[] = {"model.", ""};
-// The matrices of all experts are one tensor, and are transposed. gate_up_proj has, for each expert, the rows of gate and then the rows of
-// up.
+// One tensor has the matrices of all experts, transposed. In gate_up_proj, each expert has the rows of gate and then the rows of up.
 constexpr TensorName kFilterNames[] = {
     {sinks, "", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors},
     {router, "", "layers.{}.mlp.router"},

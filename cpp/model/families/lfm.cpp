@@ -106,7 +106,7 @@ void read_mixers(const Reader& read, Config& c) {
 bool sees_both_ways(const Reader& read) {
   if (read.gguf()) return !read.flag("attention.causal", "", true);
   if (read.text("model_type") == "lfm2_bidirectional") return true;
-  const files::Value* classes = read.file().value("architectures");  // ignored if it is not a list
+  const files::Value* classes = read.file().value("architectures");  // ignored if it is not a list of strings
   const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
   return names && names->size() > 0 && (*names)[0].starts_with("Lfm2Bidirectional");
 }

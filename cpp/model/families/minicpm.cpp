@@ -67,7 +67,8 @@ void configure3(const Reader& read, Config& c) {
 }
 
 constexpr std::string_view kGguf3[] = {"minicpm3"}, kTypes3[] = {"minicpm3"};
-// In this family, GGUF files also have keys and values in one tensor, because llama.cpp's converter does not split kv_b_proj.
+// GGUF files of this family have the matrices for keys and for values in one tensor, as folders do, because llama.cpp's converter does not
+// split kv_b_proj.
 constexpr TensorName kNames3[] = {
     {Role::latent_key, "blk.{}.attn_kv_b", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
     {Role::latent_value, "blk.{}.attn_kv_b", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},

@@ -1,7 +1,7 @@
 // Qwen 2, 2.5, QwQ and R1-Distill-Qwen (Yang et al. 2024) have biases on q, k and v only. Qwen 3 (Yang et al. 2025) has no biases, and a
-// norm for each head of q and k. The language models of Qwen2-VL and Qwen2.5-VL are a Qwen 2, and that of Qwen3-VL is a Qwen 3. They have
-// ropes in sections, but these rotate tokens of text as plain rope does. The embedders voyage-4-nano and pplx-embed (2026) are a Qwen 3
-// with bidirectional attention; voyage-4-nano projects each row after the final norm.
+// norm for each head of q and k. The language models of Qwen2-VL and Qwen2.5-VL are a Qwen 2, and that of Qwen3-VL is a Qwen 3. Their ropes
+// have sections, which rotate tokens of text as plain rope does. The embedders voyage-4-nano and pplx-embed (2026) are a Qwen 3 with
+// bidirectional attention. voyage-4-nano projects each row after the final norm.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

@@ -26,17 +26,17 @@ struct PlaceTables {
   std::vector<OfLayer> layers;
 };
 
-// Returns the distance beyond which the table row no longer changes: all keys at least this far before the query share one row, and all
-// keys at least this far after it share another.
+// Returns the smallest distance from which on the table row stays the same: all keys at least this far before the query share one row, and
+// all keys at least this far after it share another.
 std::int32_t place_reach(const RelativePlaces& places);
 // Returns the table rows for the distances from -reach to reach. A distance is the key's position minus the query's.
 std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach);
 
 // Sets Description::places. A layer's tables are the rows of place_embedding (normalised if the model has place_norm) times the layer's
-// projections. They are computed again each time they are read, with rows x hidden x head_dim multiplications per head.
+// projections. A table is computed each time it is read, with rows x hidden x head_dim multiplications per head.
 void add_places(const WeightReader& reader, Description& d, Rounding rounding);
 
-// Returns the number of columns that write_places() needs for its products. They follow q, k and v in the same slot.
+// Returns the number of columns that write_places() fills. In the slot of q, k and v, these columns come after those three.
 std::int32_t places_width(const Attention& attention);
 // Adds operations that multiply queries (op.q) and keys (`k`) by the tables, head by head, and write the products to the places_width()
 // columns of `out`. Sets the members of `op` that refer to these products.
