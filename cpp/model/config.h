@@ -110,8 +110,7 @@ struct Config {
   std::vector<Layer> layers;
   std::optional<Loops> loops;
   // The layer of the draft head, which predicts the token after the next one (multi-token prediction; Gloeckle et al. 2024, DeepSeek-AI
-  // 2024). Results do not depend on the draft head, because its tokens are only guesses. Functions that take the index of a layer take
-  // layers.size() for this layer.
+  // 2024). Results do not depend on the draft head, because its tokens are only guesses. The index of this layer is layers.size().
   std::optional<Layer> draft;
   // The reason why `draft` is empty. Not used if it is set.
   std::string why_no_draft = "its family has none that pumice runs";

@@ -91,7 +91,7 @@ struct OutputGate {
 };
 
 // Numbers that multiply what a branch computes (Falcon-H1). `in` multiplies the products of the branch's input and its matrices, but not
-// the biases that are added to them. `out` multiplies the branch's output, including its bias.
+// the biases that are added to these products. `out` multiplies the branch's output, including its bias.
 struct Multipliers {
   float in = 1, out = 1;
 };
@@ -166,8 +166,8 @@ struct ScanFactors {
 
 // Settings of the gated delta rule.
 struct DeltaRule {
-  bool tiled = false;  // as in Scan (core/ops.h)
-  float strength = 1;  // as in Scan
+  bool tiled = false;  // true: head h uses head h % key_heads of q and k; false: head h / (heads / key_heads)
+  float strength = 1;  // factor of sigmoid(beta) in the formula of Scan (core/ops.h)
 };
 
 // A recurrent mixer: a state space model or linear attention. Projections of the layer's input give q, k, v, a gate, and one step per head.

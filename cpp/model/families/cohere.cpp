@@ -46,8 +46,8 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// Returns true if the mixture's output is half the sum of experts and shared experts. This holds for all GGUF files, as in llama.cpp,
-// because they have no key for it.
+// Returns true if the mixture's output is half the sum of experts and shared experts. GGUF files have no key for this, so the function
+// returns true for them, as llama.cpp does.
 bool averages(const Reader& read) {
   const std::string where = read.key("", "shared_expert_combination_strategy");
   const std::string said = read.string("", "shared_expert_combination_strategy").value_or("average");

@@ -28,7 +28,7 @@ void check_file(const Reader& read) {
 
 // Throws if config.json's topk_method is not `needed`. "greedy" chooses the experts with the largest scores of all. "noaux_tc" and
 // "group_limited_greedy" choose only among the groups of experts with the largest group scores. In "noaux_tc", a bias is added to the
-// experts' scores, and a group's score is the sum of its two largest. In "group_limited_greedy", a group's score is its largest.
+// experts' scores, and a group's score is the sum of the two largest scores in the group. In "group_limited_greedy", it is the largest one.
 void refuse_other_choice(const Reader& read, const std::string& needed) {
   if (const auto found = read.string("", "topk_method"); found && *found != needed)
     read.unsupported(read.key("", "topk_method"), " \"", *found, "\" is not run in this family; ", needed, " is");
@@ -69,7 +69,7 @@ void configure2(const Reader& read, Config& c) {
   read.gguf_lacks({"expert_weights_norm"});
 }
 
-// Records that the GGUF file has no expert_weights_norm if the experts' weights are not divided by their sum.
+// Records that the GGUF file has no key expert_weights_norm if the experts' weights are not divided by their sum.
 void say_norm(const Reader& read) {
   if (!read.flag("", "norm_topk_prob", true)) read.gguf_lacks({"expert_weights_norm"});
 }

@@ -34,10 +34,10 @@ double checked(const Reader& read, const std::string& where, double value) {
   return value;
 }
 
-// Returns the multiplier at this key of config.json, or 1 if the value is null or missing.
+// Returns the multiplier at `key` of config.json, or 1 if the value is null or missing.
 double multiplier(const Reader& read, const char* key) { return checked(read, read.key("", key), read.number("", key).value_or(1)); }
 
-// Returns the list of `count` multipliers at this key of config.json. All are 1 if the value is null or missing.
+// Returns the list of `count` multipliers at `key` of config.json. All are 1 if the value is null or missing.
 std::vector<double> multipliers(const Reader& read, const char* key, std::size_t count) {
   const std::string where = read.key("", key);
   const auto said = read.gguf() ? std::nullopt : read.file().number_list(where);

@@ -38,7 +38,7 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& sizes, const
 }
 
 void configure(const Reader& read, Config& c) {
-  // A GGUF file without dense layers (Solar Open) may lack their width. The default that is set here is then not used.
+  // A GGUF file without dense layers (Solar Open) may lack the width of dense layers. `ffn_factor` then gives a width, which is not used.
   const bool unused = c.gguf && read.integer("leading_dense_block_count", "").value_or(0) == 0;
   read_layers(read, c, {.heads = 96, .kv_heads = 8, .ffn_factor = unused ? 1 : 0, .n_ctx = 131072, .eps = 1e-5}, {.partial = 0.5}, 1408,
               {.first_key = "first_k_dense_replace", .first = 1});
