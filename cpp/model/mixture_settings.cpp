@@ -83,7 +83,8 @@ std::int32_t read_chosen(const Reader& read, const Config& c, std::int32_t exper
   return static_cast<std::int32_t>(chosen);
 }
 
-// Reads the number of groups and the number of groups that are kept, and checks that Route can use both.
+// Reads how many groups the experts form, and in how many of these groups experts can be chosen for a row (Route in core/ops.h). Throws if
+// Route cannot use these numbers.
 void read_groups(const Reader& read, Router& router, const MixtureDefaults& defaults) {
   if (defaults.groups == 0) return;
   const bool silent = read.gguf();
@@ -153,7 +154,7 @@ Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults&
   Router& router = x.router;
   router.experts = read.size_in_gguf("expert_count", experts_key(read, defaults), kMaxExperts, defaults.experts);
   router.chosen = read_chosen(read, c, router.experts, defaults);
-  // GGUF files of some families have the experts' width only in feed_forward_length.
+  // Some GGUF files have the experts' width only in feed_forward_length, so for GGUF files the network's width is the default.
   const std::int32_t silent = read.gguf() || defaults.width == 0 ? network.width : defaults.width;
   x.width = read.size("expert_feed_forward_length", defaults.width_key, kMaxWidth, silent);
   read.gguf_says("expert_feed_forward_length", std::int64_t{x.width});
@@ -238,8 +239,8 @@ void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(st
 }
 
 void read_mixtures(const Reader& read, Config& c, const MixtureDefaults& defaults) {
-  // In DeepSeek's configuration and those made after it, moe_layer_freq is a number. Other families have a list of 0 and 1 under this key,
-  // for which integer() throws.
+  // Throws if config.json has a moe_layer_freq other than the number 1. In some families it is a list of 0 and 1, for which integer()
+  // throws.
   if (!read.gguf() && read.integer("", "moe_layer_freq").value_or(1) != 1)
     read.unsupported(read.key("", "moe_layer_freq"), " is ", *read.integer("", "moe_layer_freq"),
                      "; 1 (all layers after the dense ones have experts) is needed");

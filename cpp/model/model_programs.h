@@ -21,16 +21,17 @@ struct ModelProgram {
   std::vector<bool> matrices;     // one flag per MatrixId: true if the program uses the matrix
   std::int32_t input_width = 0;   // number of floats in an input row; 0 if the input is ids
   std::int32_t output_width = 0;  // number of floats in an output row
-  // Only in the result of queries(): the Attend operation whose inputs are columns of the output rows.
+  // The Attend operation whose inputs are columns of the output rows. Set only in the result of queries().
   Attend attend = {};
-  // Only in the result of products(): the columns of the output rows that are inputs of products.
+  // The columns of the output rows that are inputs of matrix products. Set only in the result of products().
   std::vector<ProductInput> inputs = {};
 };
 
 // Checks a program and returns it with its matrices and widths.
 ModelProgram model_program(Program program, const WeightShapes& shapes);
 
-// ModelPrograms is thread-safe. The description must outlive this object and must not change during its lifetime.
+// Writes the programs of a model when they are first requested, and keeps them. Thread-safe. The description must outlive this object, and
+// must not change while this object exists.
 class ModelPrograms {
  public:
   // `kv_format` is the format of keys and values in the caches of decoders.
@@ -42,8 +43,8 @@ class ModelPrograms {
   const WeightShapes& shapes() const { return shapes_; }
   KvFormat kv_format() const { return kv_format_; }
 
-  // Each function returns the program that a function of model/programs.h writes: body() returns that of body_program(), queries() that of
-  // query_program(), and so on.
+  // Each of these functions returns the program that the function of a similar name in model/programs.h writes. For example, body() returns
+  // the program of body_program(), and queries() that of query_program().
   const ModelProgram& body(std::size_t first, std::size_t last, Output output) const;
   const ModelProgram& layer(std::size_t layer) const;
   const ModelProgram& queries(std::size_t layer) const;

@@ -1,5 +1,5 @@
-// Adds modules of sentence-transformers (modules.json) to a description. They follow the model's layers. A module's weights are in a file
-// of its own or in the model's GGUF file.
+// Adds modules of sentence-transformers (modules.json) to a description. They run after the model's layers. The weights of a module are in
+// its own file or in the model's GGUF file.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct ModuleSpec {
   std::string tensor = "linear";
   // Numbers of columns of the input rows and of the output rows. Modules of the kind layer_norm have only `in`.
   std::int64_t in = 0, out = 0;
-  // For dense modules. bias: the module has a bias. residual: Module::residual.
+  // For dense modules. `bias`: the module has a bias. `residual`: the input is added to the output (Module::residual).
   bool bias = true, residual = false;
   Activation activation = Activation::none;
 };
@@ -34,9 +34,9 @@ Activation activation_from_name(const std::string& name);
 // activation.
 std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>& file, const Config& config);
 
-// Sets the kinds of pooling of a description, and adds modules to it in order. If `pooling` is empty, the kind is the one in the file, or
-// mean if the file has none. Throws the errors of open_weights(). Throws ErrorKind::model_format if a tensor is missing or has the wrong
-// shape, or if a module expects rows of another width than the rows before it have.
+// Sets the kinds of pooling of a description, and adds modules to it in order. If `pooling` is empty, the model's file decides the kind of
+// pooling, and the kind is mean if the file has none. Throws the errors of open_weights(). Throws ErrorKind::model_format if a tensor is
+// missing or has the wrong shape, or if a module needs rows of another width than it gets.
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs);
 
 // Makes a causal model a reranker. Its labels are the logits of the tokens `ids` at the last position. Throws ErrorKind::unsupported_model

@@ -8,7 +8,8 @@
 
 namespace pumice::model {
 
-// Number of names that nearest() compares at most. It is more than any known model has, and limits the time that a malicious file can take.
+// Maximum number of names that nearest() compares. No known model has more names. The limit keeps the time short if a malicious file has
+// very many.
 inline constexpr std::size_t kNamesCompared = 4096;
 // Returns the name of `names` that is most similar to `name`, or an empty string if there are no names. Compares only the first
 // kNamesCompared names.

@@ -22,7 +22,7 @@ std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
 std::int32_t position_reach(const PositionBuckets& buckets);
 std::vector<float> bias_by_distance(const PositionBuckets& buckets, const std::vector<float>& table);
 
-// Sets Description::alibi_slopes and Description::position_bias if layers use them.
+// Sets Description::alibi_slopes if the model has ALiBi's slopes, and Description::position_bias if it has learned biases.
 void add_position_tables(const WeightReader& reader, Description& d);
 
 }  // namespace pumice::model

@@ -1,5 +1,5 @@
-// Writes the operations of layers: norms, the sums of rows and branches, and the rows that pass from one stage to the next. mixers/ and
-// networks/ write the operations of mixers and networks, and ends.cpp writes the beginning and the end of a program.
+// Writes the operations that join the parts of layers: norms, sums of rows and branches, and the rows that pass from one stage to the next.
+// mixers/ and networks/ write the operations of the parts, and ends.cpp writes the beginning and the end of a program.
 #include "model/programs.h"
 
 #include <algorithm>
@@ -55,8 +55,8 @@ class Body {
     return std::move(w_.program);
   }
 
-  // Writes a program of the draft head's layer (side_program()). `caches` are those of the model's last stage. The last of them is the
-  // cache of the draft head's layer, which store_draft() adds to that stage.
+  // Writes a program of the draft head's layer (side_program()). `caches` are the caches of the model's last stage. The last of these
+  // caches belongs to the draft head's layer.
   Program write_draft(bool after_trunk, std::vector<CacheShape> caches) {
     caches.pop_back();  // removes the cache of the draft head's layer, because block() adds it again
     w_.program.caches = std::move(caches);
@@ -71,8 +71,8 @@ class Body {
 
   const std::map<std::size_t, CacheId>& caches() const { return kv_.caches(); }
 
-  // Writes a program of an assistant (side_program()). This Body must have the assistant's description. `caches` are those of the model's
-  // last stage, and `of` maps each layer of that stage to its cache.
+  // Writes a program of an assistant (side_program()). This Body must have the assistant's description. `caches` are the caches of the
+  // model's last stage, and `of` maps each layer of that stage to its cache.
   Program write_assistant(const Description& model, bool after_trunk, std::vector<CacheShape> caches, std::map<std::size_t, CacheId> of) {
     w_.program.caches = std::move(caches);
     w_.program.stored_by_others = true;
@@ -149,10 +149,10 @@ class Body {
     fail(ErrorKind::invalid_argument, "an output that is not known");
   }
 
-  // Stores the keys and values of the draft head's layer for all rows of the batch. The layer's input at a position is computed from the
-  // position's token and the hidden row of the position before. For the first row of a segment, that hidden row is in the state. No queries
-  // are computed, so this costs little. Because it is always done, drafting can begin at any time in any text, even if a part of the text
-  // came from the prefix cache.
+  // Stores the keys and values of the draft head's layer for all rows of the batch, so that drafting can begin at any time, even in a text
+  // whose beginning came from the prefix cache. This costs little, because no queries are computed. The layer's input at a position is
+  // computed from the position's token and the hidden row of the previous position. For the first row of a segment, that hidden row is in
+  // the state.
   void store_draft() {
     const View both = w_.slot(Rows::tokens, 2 * x_.width);
     w_.norm(w_.d.global(Role::final_norm), x_, h_);
@@ -225,14 +225,14 @@ class Body {
   // Returns the view of a parallel network's input (Join::parallel). The network's own norm must be computed before the mixer's result is
   // added to x_.
   View parallel_input(std::size_t layer) {
-    if (!w_.c.layer(layer).network_norms.before) return h_;  // h_ gets the result of the mixer's norm, which both read
+    if (!w_.c.layer(layer).network_norms.before) return h_;  // the network has no norm of its own and reads the result of the mixer's norm
     if (!beside_) beside_ = w_.slot(Rows::tokens, w_.c.hidden_size);
     w_.norm(w_.d.at(layer, Role::ffn_norm), x_, beside_);
     return beside_;
   }
 
-  // Adds the result of a branch to the hidden row x. In these formulas, `product` is the sum over the branch's ends of BranchEnd::scale
-  // times the product of matrix and rows, and c is Join::scale.
+  // Adds the result of a branch to the hidden row x. Here `product` is the branch's result, c is Join::scale, and the norms are those that
+  // the layer has.
   //   x += c product                      without a norm of the branch or of the sum
   //   x += norm(product)                  with a norm of the branch
   //   x = norm(x + c product)             with a norm of the sum
@@ -291,7 +291,7 @@ class Body {
   FeedForwardNetwork feed_forward_;
   MixtureNetwork mixture_;
   View beside_;
-  View results_;  // the sum of a branch, if the branch's Experts reads the slot to which sums are usually written
+  View results_;  // takes the result of a branch in place of x_ or h_ if the branch's Experts reads that slot
 };
 
 }  // namespace
@@ -311,8 +311,8 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
   attend = std::get<Attend>(*at);
   program.ops.erase(at, program.ops.end());
-  // Copies the inputs of attention side by side to a new slot. The program's own slots cannot be its output: the slot of queries, keys and
-  // values may be wider than what this layer writes, and keys and values of an earlier layer are in another slot.
+  // Copies the inputs of attention side by side to a new slot, which becomes the program's output. No other slot can be the output, because
+  // the slot of q, k and v may be wider than what this layer writes, and the keys and values of an earlier layer are in another slot.
   const auto slot = static_cast<std::int32_t>(program.slots.size());
   SlotShape shape{Rows::tokens};
   for (View* view : {&attend.q, &attend.k, &attend.v, &attend.by_query, &attend.by_key}) {
@@ -351,7 +351,7 @@ Program product_program(const Description& d, const WeightShapes& shapes, std::s
   const auto slot = static_cast<std::int32_t>(program.slots.size());
   SlotShape shape{Rows::tokens, program.slots[static_cast<std::size_t>(program.output)].width};
   std::vector<Op> ops;
-  // Inputs that have been copied and not been overwritten since, each with its index in `inputs`.
+  // Inputs that are in the new slot and whose source has not been overwritten since. Each has its index in `inputs`.
   std::vector<std::pair<View, std::size_t>> current;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     View in;

@@ -23,33 +23,32 @@ inline constexpr std::size_t kOutputs = 6;
 // Returns the program of the layers from `first` to `last` - 1. The input is ids if `first` is 0, and otherwise hidden rows. The result is
 // `output` if `last` is the number of the model's layers, and otherwise hidden rows.
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output);
-// Returns the program of one layer, which computes hidden rows from hidden rows, without caches. The program of the model's last layer
-// includes the final norm.
+// Returns the program of one layer without caches. It computes hidden rows from hidden rows. The program of the model's last layer includes
+// the final norm.
 Program layer_program(const Description& d, std::size_t layer);
-// Returns the part of layer_program() that precedes attention. The columns of its output rows are the inputs of Attend. Sets `attend` to
-// the Attend operation with views of these columns.
+// Returns the part of layer_program() before attention. The columns of its output rows are the inputs of attention. Sets `attend` to the
+// layer's Attend operation, with views of these columns as its inputs.
 Program query_program(const Description& d, std::size_t layer, Attend& attend);
-// Columns in the output rows of product_program() that hold the input of a matrix product, and the matrices that this input is multiplied
-// by.
+// The columns in the output rows of product_program() that hold one input, and the matrices that multiply this input.
 struct ProductInput {
   std::int32_t col = 0, width = 0;
   std::vector<MatrixId> matrices;
 };
-// Returns layer_program() with more columns in its output rows. The additional columns hold the inputs of all Linear and GatedLinear, and
-// of each HeadLinear whose heads read the same columns. If several products have the same input, it is there once. Sets `inputs` to the
-// columns of these inputs.
+// Returns layer_program() with more columns in its output rows. They hold the inputs of all Linear and GatedLinear operations, and of each
+// HeadLinear whose heads all read the same columns. An input that several products read is there once. Sets `inputs` to the columns of each
+// input.
 Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs);
 Program head_program(const Description& d);  // computes logits from hidden rows
-// A side part predicts the token that follows an id. side_program() returns the program of its layers, which computes hidden rows from ids
-// and hidden rows. Beside each id, the input has the hidden row of the position before: the trunk's row if `after_trunk` is true, and
-// otherwise the row from which this program predicted the id. `first` is the first layer of the trunk's last stage. The program shares the
-// caches of that stage. side_logits_program() returns the program that computes logits from the rows of side_program().
+// A side part is a draft head or an assistant, which predicts the token after an id. side_program() returns the program of its layers. The
+// program computes hidden rows from ids and, beside each id, the hidden row of the previous position. This is the trunk's row if
+// `after_trunk` is true, and otherwise the row from which this program predicted the id. `first` is the first layer of the trunk's last
+// stage, whose caches the program shares. side_logits_program() returns the program that computes logits from the rows of side_program().
 Program side_program(const Description& d, const SidePart& side, std::size_t first, bool after_trunk);
 Program side_logits_program(const Description& d, const SidePart& side);
 // An end of a model: what follows the trunk's last layer for one kind of result.
 struct EndOutput {
-  std::string_view name;  // the name of the end's row in plan()
-  Output output;          // the body of the last stage with this output includes the end
+  std::string_view name;  // the end's name in the table of plan()
+  Output output;          // the last stage's body_program() with this output includes the end
 };
 // Returns the ends that a model has, in the order modules, classifier, MLM head. The head for logits is not among them, because it is a
 // program of its own.

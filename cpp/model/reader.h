@@ -1,6 +1,6 @@
-// Reads hyperparameters and checks the range of each. Each has a GGUF key ("block_count", without the architecture's name in front) and a
-// config.json key; the kind of file decides which one is used. For convert(), the Reader also notes what the GGUF file made from a folder
-// has under its keys.
+// Reads hyperparameters and checks the range of each. Each has a GGUF key, for example "block_count", and a config.json key. The kind of
+// file decides which of the two is used. GGUF keys are given without the architecture's name in front. For convert(), the Reader also notes
+// the keys and values that the GGUF file made from a folder gets.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,17 @@ namespace pumice::model {
 
 inline constexpr std::int64_t kMaxLayers = 4096, kMaxWidth = 1 << 20, kMaxHeads = 65536, kMaxContext = std::int64_t{1} << 30;
 
-// The GGUF key of the architecture's name. GgufNotes::keys has it if the name is not the first of Family::gguf_names. The value "" means
-// that llama.cpp has no architecture for the model.
+// The GGUF key for the name of the architecture. GgufNotes::keys has this key only if the name is not the first of Family::gguf_names. The
+// value "" means that llama.cpp has no architecture for the model.
 inline constexpr std::string_view kArchitecture = "general.architecture";
 
-// The contents of the GGUF file that convert() makes from a safetensors folder. The keys leave out the architecture's name, with which most
-// keys of a GGUF file begin. (kArchitecture and keys that begin with "xielu." do not begin with it.)
+// The contents of the GGUF file that convert() makes from a safetensors folder. In `keys`, the keys lack the architecture's name.
+// gguf_head() puts this name in front of each key that does not begin with "xielu.".
 struct GgufNotes {
   std::map<std::string, files::Value, std::less<>> keys;
-  // Tensors of the GGUF file that come from no tensor of the folder, by name: divisors of rope frequencies.
+  // The tensors of the GGUF file that are not made from tensors of the folder. They are divisors of rope frequencies.
   std::map<std::string, std::vector<float>> tensors;
-  // Numbers by which llama.cpp's converter multiplies the matrix and the bias of a role. The matrix and the bias are multiplied by each
-  // number in turn.
+  // For each role, the numbers by which llama.cpp's converter multiplies the matrix and the bias, one after another.
   struct Factors {
     std::vector<double> weight, bias;
   };
@@ -40,15 +39,14 @@ struct GgufNotes {
 
 class Reader {
  public:
-  // If `notes` is not null and the file is a folder, the Reader writes to `notes` what the GGUF file made from the folder has. When a
-  // function below is called with a GGUF key and a config.json key, the Reader notes config.json's value under the GGUF key. If config.json
-  // has no value, it notes the default, if the function has one. gguf_says() and gguf_lacks() correct these notes where the GGUF file
-  // differs.
+  // If `notes` is not null and the file is a folder, the Reader fills `notes` for the GGUF file made from the folder. A function below that
+  // takes a GGUF key and a config.json key notes config.json's value under the GGUF key. If config.json has no value, it notes the
+  // function's default, if there is one. gguf_says() and gguf_lacks() correct these notes where the GGUF file differs.
   explicit Reader(const files::ModelFile& file, GgufNotes* notes = nullptr);
-  // Copies `plain`. `names` are the names that the family's config.json has for some keys.
+  // Copies `plain`. `names` are the family's own names for keys of config.json.
   Reader(const Reader& plain, std::span<const KeyName> names) : Reader(plain) { names_ = names; }
-  // Returns true if the Reader notes what a GGUF file has. Keys of config.json that only convert() needs must be read only then, so that a
-  // strange value in them is an error of convert() and not of load().
+  // Returns true if the Reader makes notes for a GGUF file. Only then read keys of config.json that only convert() needs, so that load()
+  // does not fail if such a key has a strange value.
   bool notes() const { return notes_ != nullptr; }
   // Returns a copy that notes nothing.
   Reader quiet() const {
@@ -57,13 +55,13 @@ class Reader {
     return copy;
   }
 
-  // Notes that the GGUF file has this value. Used for values that config.json does not have in this form.
+  // Notes `value` under `gguf_key`, for values that config.json does not have or has in another form.
   void gguf_says(std::string_view gguf_key, files::Value value) const {
     if (notes_) notes_->keys.insert_or_assign(std::string(gguf_key), std::move(value));
   }
-  // Notes one number per layer: a single number if all layers have the same, and otherwise a list.
+  // Notes one number per layer under `gguf_key`. If all layers have the same number, notes just this number and no list.
   void gguf_says_by_layer(std::string_view gguf_key, const std::vector<std::int64_t>& values) const;
-  // Notes that the GGUF file has this tensor.
+  // Notes a tensor of the GGUF file.
   void gguf_has(const std::string& name, std::vector<float> values) const {
     if (notes_) notes_->tensors.insert_or_assign(name, std::move(values));
   }
@@ -71,7 +69,7 @@ class Reader {
   void gguf_multiplies(Role role, std::vector<double> weight, std::vector<double> bias = {}) const {
     if (notes_) notes_->factors.insert_or_assign(role, GgufNotes::Factors{std::move(weight), std::move(bias)});
   }
-  // Removes the notes of these keys, because llama.cpp's converter writes none of them, whatever config.json has.
+  // Removes the notes of these keys, because llama.cpp's converter never writes them for this model.
   void gguf_lacks(std::initializer_list<std::string_view> gguf_keys) const;
 
   bool gguf() const { return gguf_; }
@@ -100,8 +98,8 @@ class Reader {
   bool empty_object(const std::string& where) const;
 
   bool flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const;
-  // Returns true if all layers must have a bias. For a folder, config.json's key decides. For a GGUF file, they must have it if the file
-  // has the tensor `gguf_tensor`, which is that of the first layer.
+  // Returns true if all layers must have a bias. In a folder, config.json's key decides. In a GGUF file, the layers must have a bias if the
+  // file has `gguf_tensor`, the bias of the first layer.
   bool biases(std::string_view gguf_tensor, std::string_view json_key, bool otherwise) const {
     return gguf_ ? file_.find(gguf_tensor) != nullptr : flag("", json_key, otherwise);
   }
@@ -143,8 +141,8 @@ class Reader {
     if (value && !gguf_key.empty() && !json_key.empty()) gguf_says(gguf_key, *value);
     return value;
   }
-  // Returns false if the caller passed an empty key for this kind of file, because such files have no such key. `where`, the result of
-  // key(), is then only the prefix.
+  // Returns true if files of this kind have the key. Otherwise the caller passed an empty key for this kind of file, and `where`, the
+  // result of key(), is only the prefix.
   bool asked(const std::string& where) const { return where != prefix_; }
 
   const files::ModelFile& file_;

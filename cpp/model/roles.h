@@ -49,20 +49,20 @@ enum class Use : std::uint16_t {
   // reaches the result in full.
   exact = 2,
   product = 4,  // a matrix product; the matrix may be quantized and rounded
-  // In an encoder, the activations that the matrix multiplies may be rounded to 8-bit codes (docs/numerics.md). Matrices of values do not
-  // have this flag, because no softmax damps their error. Matrices after a gate do not have it, because after a gate the largest
-  // activations of a block are so far above the other ones that 8-bit codes would keep little of the other ones.
+  // In an encoder, the activations that the matrix multiplies may be rounded to 8-bit codes (docs/numerics.md). The matrices that compute
+  // values of attention do not have this flag, because no softmax damps the error of values. Nor do matrices behind a gate. A gate makes
+  // the largest activations of a block so large that 8-bit codes would keep little of the other activations.
   bytes = 8,
-  // An adapter may stay separate from the matrix. An operation of its own adds the adapter's product to the matrix's product, so the
-  // operation of the matrix must not apply an activation.
+  // An adapter may stay separate from the matrix. Another operation then adds the adapter's product to the matrix's product, so the
+  // operation with the matrix must not apply an activation.
   apart = 16,
-  // The matrix is the last of its branch. Its bias is multiplied by the number that multiplies the branch's output.
+  // The matrix is the last of its branch. The number that multiplies the branch's output also multiplies the bias of this matrix.
   ends_branch = 32,
   // Flags of a vector.
   as_is = 64,  // the values are used as the file has them, even if the file stores w - 1 for the weight w of norms
   // GGUF files may store the vector as a matrix that has the same values in the same order (llama.cpp's converter for Mamba-2).
   folded = 128,
-  // The vector is added to a row. For this it becomes the bias of a Norm whose weights are zeros, which adds the bias alone.
+  // The vector is added to a row. It is stored as the bias of a Norm with zeros as weights, so that the Norm adds only the vector.
   addend = 256,
 };
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }

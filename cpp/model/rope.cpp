@@ -13,11 +13,11 @@ struct RopeScaling {
   std::string type = "default", where;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
   double original_context = 0;
-  double context = 0;    // number of positions that the file has; dynamic scaling extends it
-  double magnitude = 1;  // magnitude of YaRN and longrope
+  double context = 0;    // number of positions of the model according to the file; dynamic scaling increases it
+  double magnitude = 1;  // number that multiplies the rotated columns, for YaRN and longrope
   // Factors of longrope: short_factors for texts of at most original_context tokens, long_factors for longer texts.
   std::vector<double> short_factors, long_factors;
-  bool truncate = true;  // YaRN's ramp begins and ends at whole dimensions
+  bool truncate = true;  // true: YaRN's ramp begins and ends at whole dimensions
 };
 
 // Returns the frequencies, each divided by its own factor, for longrope (Ding et al. 2024, who find the factors by a search).
@@ -63,7 +63,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     }
     return rope;
   }
-  // With "ntk", unlike with "dynamic", the frequencies are the same for texts of all lengths (kexue.fm/archives/9706, formula 6; gte
+  // The frequencies of "ntk", unlike those of "dynamic", do not depend on the length of the text (kexue.fm/archives/9706, formula 6; gte
   // "new").
   if (s.type == "ntk") {
     const double first = std::pow(s.factor, -2.0 / dims), step = std::pow(theta * s.factor, -2.0 / dims);
@@ -141,7 +141,8 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
   // mrope differs from a plain rope only for images. For tokens of text, the positions of all its sections are equal (Qwen2-VL).
   if (s.type == "mrope") s.type = "default";
-  // Hunyuan's alpha multiplies the base by the same number for texts of all lengths (RopeDefaults::stretch).
+  // With Hunyuan's key alpha, the type "dynamic" is not dynamic: the base is multiplied by the same number for texts of all lengths
+  // (RopeDefaults::stretch).
   if (s.type == "dynamic" && read.number("", at + ".alpha")) s.type = "default";
   const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 has this key outside of `at`
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);
@@ -156,9 +157,9 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
   s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
   s.truncate = gguf || read.flag("", at + ".truncate", true);
-  // The magnitude is that of Peng et al. 2023, section 3.4, unless the file has other numbers. A file can have another magnitude
-  // (transformers), a factor that multiplies the magnitude (llama.cpp), or the two numbers mscale and mscale_all_dim. In the last case the
-  // magnitude is computed from each of the two, and the first result is divided by the second (DeepSeek).
+  // The magnitude is that of Peng et al. 2023, section 3.4, unless the file has other numbers. A file can have the magnitude itself
+  // (transformers) or a factor of the paper's magnitude (llama.cpp). It can also have mscale and mscale_all_dim (DeepSeek). The magnitude
+  // is then the one computed from mscale divided by the one computed from mscale_all_dim.
   const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
   const auto part_at = [&](const std::string& key) {  // 0 means the same as a missing key, as in transformers (Hunyuan's mscale_all_dim)
     const double part = read.number("", at + key).value_or(0);
@@ -167,8 +168,8 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   };
   const double part = part_at(".mscale"), all = part_at(".mscale_all_dim");
   s.magnitude = part > 0 && all > 0 ? paper(part) / paper(all) : paper(1);
-  // In GGUF files of Ministral 3 this key has the value of mscale_all_dim in config.json. In those of DeepSeek it has a tenth of that
-  // value, and read_ropes() replaces the magnitude computed here.
+  // yarn_log_multiplier has the value of mscale_all_dim in GGUF files of Ministral 3. In those of DeepSeek it has a tenth of this value,
+  // and read_ropes() replaces the magnitude computed here.
   if (gguf && read.has("rope.scaling.yarn_log_multiplier", "")) {
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
   }
@@ -190,8 +191,8 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
 
 std::int32_t columns_of(const RopeTable& rope) { return static_cast<std::int32_t>(2 * rope.inv_freq.size()); }
 
-// Notes the keys and the tensors that a GGUF file has for a scaling; the tensors have one divisor per frequency. `dims` is the number of
-// rotated columns.
+// Notes the GGUF file's keys and tensors for a scaling. The tensors have one divisor per frequency. `dims` is the number of rotated
+// columns.
 void say_scaling(const Reader& read, const std::string& at, const RopeScaling& s, const RopeDefaults& defaults, double theta,
                  std::int32_t dims) {
   if (s.type == "linear" || s.type == "yarn" || s.type == "longrope") read.gguf_says("rope.scaling.type", s.type);
@@ -224,9 +225,8 @@ void say_scaling(const Reader& read, const std::string& at, const RopeScaling& s
   read.gguf_has("rope_freqs.weight", divisors(ramp));
 }
 
-// Returns how many columns of a head are rotated. `otherwise` is the fraction of a head that is rotated if the file has none. If
-// `otherwise` is 0, all columns are rotated, even if config.json has partial_rotary_factor, because transformers ignores this key in such
-// families (Llama).
+// Returns how many columns of a head are rotated. `otherwise` is the default for the fraction of rotated columns. If `otherwise` is 0, all
+// columns are rotated, even if config.json has partial_rotary_factor, because transformers ignores this key in such families (Llama).
 std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
   const auto said = [&](const std::string& key, double or_else) { return read.number("", key).value_or(or_else); };
   const double partial = otherwise > 0 ? said(at + ".partial_rotary_factor", said("partial_rotary_factor", otherwise)) : 1;
@@ -242,15 +242,15 @@ std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::st
   return dims;
 }
 
-// Returns the rope `whole` of a whole head with all but the first `dims` / 2 frequencies set to 0. The other pairs of columns are then not
-// rotated (Gemma 4).
+// Returns `whole`, the rope of a whole head, with only the first `dims` / 2 frequencies. The others are set to 0, so that the other pairs
+// of columns are not rotated (Gemma 4).
 RopeTable proportional(RopeTable whole, std::int32_t dims) {
   std::fill(whole.inv_freq.begin() + dims / 2, whole.inv_freq.end(), 0.0f);
   return whole;
 }
 
 struct RopePlace {
-  const char* gguf_key;  // GGUF key of the number of rotated columns
+  const char* gguf_key;  // GGUF key for the number of rotated columns
   std::string at;        // config.json's object with the settings of the rope
   std::int32_t head_dim;
 };
@@ -277,8 +277,8 @@ std::int32_t head_dim_of(const Config& c, bool windowed) {
   return latent->if_latent_attention()->rope_dim;
 }
 
-// Returns yarn_log_multiplier, the key in which llama.cpp's converter stores mscale_all_dim. Returns nothing if the file is a folder or
-// lacks the key.
+// Returns the value of a GGUF file's key yarn_log_multiplier, in which llama.cpp's converter stores mscale_all_dim. Returns nothing for a
+// folder, or if the file lacks the key.
 std::optional<double> log_multiplier(const Reader& read) {
   return read.gguf() ? read.number("rope.scaling.yarn_log_multiplier", "") : std::nullopt;
 }
@@ -326,11 +326,10 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& of_family) {
   if (std::ranges::all_of(c.layers, [](const Layer& layer) { return layer.attention_heads() == 0; })) return;
   const std::string full = rope_object(read);
   const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
-  // Throws if this key exists and is not an object.
+  // Throws if the key exists and its value is not an object.
   object("rope_parameters.sliding_attention");
-  const auto otherwise = [&](const char* key, double value) {  // the base of layers whose rope_parameters object has none
-    return defaults.by_kind ? value : read.positive("", key, value);
-  };
+  // Returns the base of layers whose object in config.json has none.
+  const auto otherwise = [&](const char* key, double value) { return defaults.by_kind ? value : read.positive("", key, value); };
   const double theta = read.positive("rope.freq_base", full + ".rope_theta", otherwise("rope_theta", defaults.theta));
   const std::int32_t head_dim = head_dim_of(c, false), of_windowed = head_dim_of(c, true);
   const auto said = static_cast<double>(c.n_ctx);

@@ -9,10 +9,11 @@
 
 namespace pumice::model {
 
-// Values for settings that a file may lack, and rules of a family.
+// A family's defaults for rope settings that a file lacks, and the family's own rules for ropes.
 struct RopeDefaults {
   double theta = 10000;  // the base, if the file has none
-  // True if rope rotates pairs of neighbouring columns (2j, 2j + 1). In GGUF files of families with Family::pairs_in_gguf it always does.
+  // True if rope rotates pairs of neighbouring columns (2j, 2j + 1). Ignored for GGUF files of families with Family::pairs_in_gguf, because
+  // there rope always rotates such pairs.
   bool interleaved = false;
   // The fraction of a head's columns that is rotated, if config.json has none. 0: all columns are rotated, even if config.json has a
   // fraction.
@@ -21,25 +22,25 @@ struct RopeDefaults {
   // The base for layers with a window, if the file has none. 0: these layers use the same rope as other layers.
   double window_theta = 0;
   double stretch = 1;  // multiplies the base (Hunyuan)
-  // True if YaRN's ramp begins and ends at whole dimensions. For GGUF files, which do not have this setting; config.json does.
+  // True if YaRN's ramp begins and ends at whole dimensions in GGUF files, which have no key for this. config.json has one.
   bool gguf_truncates = true;
-  // Says what YaRN's magnitude multiplies if a GGUF file has yarn_log_multiplier. If true, it multiplies the scale of attention scores
-  // (score_magnitude()); if false, the rotated columns. If true, llama.cpp's converter writes a tenth of mscale_all_dim to that key. It
-  // does not write mscale, which equals mscale_all_dim in all these models (DeepSeek).
+  // True if YaRN's magnitude multiplies the scale of attention scores (score_magnitude()), and false if it multiplies the rotated columns.
+  // Used only for GGUF files with yarn_log_multiplier. If true, this key has a tenth of mscale_all_dim. llama.cpp's converter does not
+  // write mscale, which equals mscale_all_dim in all these models (DeepSeek).
   bool magnitude_in_scores = false;
-  // The fraction of a head's columns that is rotated, if config.json has no rope settings at all. The frequencies are then those that these
-  // columns would have if all columns were rotated (Gemma 4, layers without a window). 0: `partial` is used.
+  // The fraction of a head's columns that is rotated if config.json has no rope settings at all (Gemma 4, layers without a window). The
+  // frequencies are computed as for a rope that rotates all columns, and the first of them are used. 0: `partial` is used.
   double proportional = 0;
   bool gguf_ramp = false;      // true: llama.cpp's converter writes the beginning and the end of YaRN's ramp
   bool gguf_longrope = false;  // true: GGUF files of the family have longrope's factors as tensors
-  // True if config.json has the base of each kind of layer only in the object rope_parameters. Without that object the bases are the
-  // defaults. A rope_theta or rope_local_base_freq outside of it is ignored, as in transformers (Gemma 4, EmbeddingGemma 2, Laguna, LFM3,
+  // True if config.json has the base of each kind of layer only in the object rope_parameters. Without this object the defaults are used. A
+  // rope_theta or rope_local_base_freq outside of the object is ignored, as in transformers (Gemma 4, EmbeddingGemma 2, Laguna, LFM3,
   // Mellum).
   bool by_kind = false;
 };
 
-// Returns the number of positions of a model whose file has the number `n_ctx`. With dynamic NTK scaling this is `n_ctx` times the factor,
-// as in transformers. Otherwise it is `n_ctx`.
+// Returns the number of positions of a model whose file has the number `n_ctx`. With dynamic NTK scaling the result is `n_ctx` times the
+// factor, as in transformers. Otherwise it is `n_ctx`.
 std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 
 // Sets Config::ropes and Attention::rope, and replaces Config::n_ctx by stretched_context(). Does nothing if no layer has attention. Must

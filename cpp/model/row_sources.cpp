@@ -28,8 +28,8 @@ static void require_single_weights(const files::ModelFile& file, const files::Te
        ", whose blocks cannot be turned");
 }
 
-// A row of the tensor is a column of the matrix. The function reads, from each row of the tensor, only the part that belongs to the
-// requested rows of the matrix.
+// A row of the tensor is a column of the matrix. From each row of the tensor, the returned function reads only the requested part, whose
+// numbers belong to the requested rows of the matrix.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols) {
   require_single_weights(*file, tensor);
   return [file = std::move(file), &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count,
@@ -111,7 +111,7 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
 }
 
 // The returned function reads all rows of the tensors from the first to the last requested row, including rows of other roles between them.
-// Leaving those rows out would need one read per row, and a checksum of many separate ranges of the file (files/read_sums.h).
+// Without those rows there would be one read per row, and a checksum of many separate ranges of the file (files/read_sums.h).
 ReadRows read_mxfp4(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& codes, const files::TensorInfo& scales,
                     Part part, std::int64_t cols) {
   constexpr std::size_t kHalf = 16;  // number of bytes of codes in a block
@@ -192,8 +192,8 @@ void divide_by_lengths_of_columns(Matrix& matrix, Format to, float floor) {
     return found;
   };
   matrix.prepare = [lengths, length](const Cancel& cancel) {
-    // If a fork interrupted the thread that computed the lengths, they may be incomplete. They are then computed again. The old vector is
-    // never freed, because the fork may have left it in a state that its destructor cannot handle.
+    // If a fork interrupted the thread that computed the lengths, some lengths may be missing, so they are computed again. The old vector
+    // is never freed, because the fork may have left it in a state that its destructor cannot handle.
     if (!lengths->lock.lock()) static_cast<void>(new std::vector<float>(std::exchange(lengths->values, {})));
     const std::unique_lock lock(lengths->lock, std::adopt_lock);
     if (lengths->values.empty()) lengths->values = length(cancel);

@@ -21,15 +21,14 @@ ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::Te
 // Returns a function that reads the rows `part` of a matrix whose tensor is stored transposed, [columns, rows]. Throws
 // ErrorKind::unsupported_model if the tensor's format packs weights in blocks.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-// Returns a function that reads the rows `part` of a stack whose tensor has the matrices transposed: [experts, columns, rows] or [experts *
+// Returns a function that reads the rows `part` of a stack whose matrices are stored transposed, [experts, columns, rows] or [experts *
 // columns, rows]. Throws as read_transposed() does. A row of an expert's matrix is spread over the whole matrix in the file, so `slices`
 // caches whole matrices.
 ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                  std::int64_t cols, std::shared_ptr<files::Slices> slices);
-// Returns a function that reads rows of a stack with one matrix per head. The tensor has these matrices transposed, one after another. Each
-// run of `part` has the tensor's rows for one head, and each of these rows is a column of the head's matrix. The matrix of a head therefore
-// has part.run columns. The rows returned are in format F32 if the tensor's format packs weights in blocks, and otherwise in the tensor's
-// format.
+// Returns a function that reads rows of a stack with one matrix per head. The tensor has the transposed matrices, one after another. Each
+// run of `part` is one head: its rows in the tensor are the columns of the head's matrix, which therefore has part.run columns. The rows
+// returned are in format F32 if the tensor's format packs weights in blocks, and otherwise in the tensor's format.
 ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                std::shared_ptr<files::Slices> slices);
 // Returns a function that reads rows of MXFP4 from a tensor of codes, [experts, rows, blocks, 16], and a tensor of scales, [experts, rows,
@@ -46,8 +45,8 @@ ReadRows read_floats(std::vector<float> values, std::int64_t cols);
 // Changes how `matrix` is read. Its rows are unpacked to floats, changed by `change` (unless that is empty), and packed in format `to`.
 void repack(Matrix& matrix, Format to, AddRow change = {});
 
-// Changes how `matrix` is read. Each column is divided by its length plus `floor`, where the length is the square root of the sum of the
-// squared weights. The rows are then packed in format `to`. Matrix::prepare reads all rows to compute the lengths.
+// Changes how `matrix` is read. Each column is divided by (its length + `floor`), and the rows are then packed in format `to`. The length
+// of a column is the square root of the sum of its squared weights. Matrix::prepare reads all rows to compute the lengths.
 void divide_by_lengths_of_columns(Matrix& matrix, Format to, float floor);
 
 // Returns a matrix of one F32 row: the first row of `rows` minus the second.

@@ -12,14 +12,14 @@ namespace pumice::model {
 // The defaults of a configuration class, for config.json. 0 means that there is no default.
 struct ScanDefaults {
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0, taps = 4;
-  // The number of columns of all value heads together. Used if config.json has "auto" or nothing for the number of columns of one head. 0:
-  // not used; the default of that number is `value_dim`.
+  // The number of columns of all value heads together, from which the number of columns of one head follows if config.json has "auto" or
+  // nothing for it. 0: the default for one head is `value_dim`.
   std::int32_t inner = 0;
 };
 
 // Returns a mixer of the gated delta rule. config.json has its sizes in linear_num_value_heads, linear_num_key_heads, linear_key_head_dim,
-// linear_value_head_dim and linear_conv_kernel_dim. Its norm has the model's eps and precedes the gate, and all heads share the norm's
-// weights.
+// linear_value_head_dim and linear_conv_kernel_dim. The mixer's norm precedes the gate and has the model's eps. All heads share the weights
+// of the norm.
 Recurrent read_delta(const Reader& read, const Config& c, const ScanDefaults& defaults);
 
 // Returns a mixer of Mamba-2. config.json has its settings in mamba_n_heads, mamba_n_groups, mamba_d_state, mamba_d_head, mamba_d_conv,

@@ -59,8 +59,8 @@ bool is_buffer(std::string_view name) {
   return std::ranges::any_of(kBuffers, [&](std::string_view end) { return name.ends_with(end); });
 }
 
-// The order of rows in a tensor that several roles share. The tensor repeats the list `runs` `times` times. Each entry of the list is a run
-// of rows of one role.
+// The order of rows in a tensor that several roles share. `runs` lists runs of rows, each of one role. The tensor repeats this list `times`
+// times.
 struct Layout {
   struct Run {
     Role role;
@@ -134,9 +134,8 @@ Layout layout_of(Fused fused, const Layer& layer) {
   return {};
 }
 
-// Beginnings of the names of tensors that belong to other models and tasks than pumice's: encoders of images and sounds, heads for
-// pre-training, and layers that predict draft tokens ("mtp.", "mtp_"), which load(mtp=False) leaves out. Without these tensors the results
-// of the model are the same.
+// Beginnings of names of tensors that do not affect the model's results. They belong to encoders of images and sounds, to heads for
+// pre-training, and to layers that predict draft tokens ("mtp.", "mtp_"), which load(mtp=False) leaves out.
 constexpr std::string_view kOtherParts[] = {
     "vision_tower.",
     "vision_model.",
@@ -168,7 +167,7 @@ constexpr std::string_view kOtherParts[] = {
     "mtp.",
     "mtp_",
 };
-// The same for GGUF files. The rope factors are in the list because they have no role; rope_factors.cpp reads them.
+// The same for GGUF files. The list has the rope factors because no role reads them; rope_factors.cpp does.
 constexpr std::string_view kOtherPartsInGguf[] = {"dec.", "output.", "rope_freqs.", "rope_factors_"};
 
 bool begins_with_one_of(std::span<const std::string_view> beginnings, std::string_view name) {
@@ -182,9 +181,9 @@ TensorNames::TensorNames(const files::ModelFile& file, const Config& config) : f
   require_no_more_layers();
 }
 
-// Returns the names of a role in the order in which they are tried. The family's own names come first. In GGUF files, the next name is that
-// of the fused q, k and v tensor, which llama.cpp's converter can write for any family. For decoders, the usual names of a classifier come
-// last. A classifier of tokens has the same two names in all families.
+// Returns a role's names in the order in which they are tried. The family's own names come first. In GGUF files, the name of the fused q, k
+// and v tensor comes next, because llama.cpp's converter can write this tensor for any family. For decoders, the usual names of a
+// classifier come last. A classifier of tokens has the same two names in all families.
 std::vector<TensorName> TensorNames::names_of(Role role, bool gguf) const {
   static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
                                                 {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
@@ -213,8 +212,8 @@ bool TensorNames::shared(Role role) const {
   return of(role) != Of::draft && !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
 }
 
-// Sets prefix_. transformers saves a model with or without the prefix of a task's wrapper class, so the function looks under which prefix
-// the file has the token embedding.
+// Sets prefix_ to the prefix under which the file has the token embedding, because transformers saves a model with or without the prefix of
+// a task's wrapper class.
 void TensorNames::choose_prefix() {
   const auto embeddings = names_of(Role::token_embedding);
   for (std::string_view prefix : config_.family->prefixes) {
@@ -267,9 +266,9 @@ const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t
   return nullptr;
 }
 
-// Returns the first tensor that the file has under one of the role's names. A tensor that several roles share must have the rows of all
-// these roles, because in another file the same name may belong to a tensor of one role only. If no tensor has the needed number of rows,
-// returns the first tensor found.
+// Returns the first of the role's tensors that the file has. If several roles share the tensor, it must have the rows of all these roles,
+// because in another file the same name may belong to a tensor of one role only. If no tensor has the needed number of rows, returns the
+// first tensor found.
 TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
   Found first;
   for (TensorName name : names_of(role)) {
@@ -335,8 +334,8 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
   return str(begin, ".", suffix);
 }
 
-// Returns the role's names in the model's own kind of file. For safetensors files the result also has each name with each prefix of the
-// family, because PEFT writes the prefix of a wrapper class.
+// Returns the names that adapters may use for the role. They are the role's names in the model's own kind of file. For safetensors files,
+// the result also has each of these names with each prefix of the family, because PEFT writes the prefix of a wrapper class.
 std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer) const {
   std::vector<std::string> names;
   for (const TensorName& name : names_of(role)) {
@@ -389,8 +388,8 @@ void TensorNames::require_no_more_layers() const {
   }
 }
 
-// Returns the names of the tensors of those roles for which `reads` returns true, with "{}" in place of the number of a layer. A role that
-// one layer uses counts as used in all layers, because Gemma 4 files have keys even in layers that do not use them. Roles at the end of a
+// Returns the names of the tensors of all roles for which `reads` returns true, with "{}" in place of the number of a layer. A role counts
+// as used in all layers if one layer uses it, because Gemma 4 files have keys even in layers that do not use them. Roles at the end of a
 // model (Of::end) always count as used, because the task decides which of them are needed.
 std::set<std::string, std::less<>> TensorNames::names_read(const std::function<bool(Role)>& reads) const {
   std::set<std::string, std::less<>> known;

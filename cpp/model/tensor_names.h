@@ -1,5 +1,5 @@
-// Finds the tensor of a role in a file. Looks for the names that the family has for the role in this kind of file. If several roles share
-// the tensor, also finds the rows that belong to the role.
+// TensorNames finds the tensor of a role in a file, by the names that the family has for the role in this kind of file. If several roles
+// share the tensor, it also finds the rows that belong to the role.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace pumice::model {
 
-// The rows of a tensor that belong to a role. They are runs of `run` rows, which begin at the rows `first`, first + stride, first + 2
+// The rows of a tensor that belong to a role. They are runs of `run` rows. The runs begin at the rows `first`, first + stride, first + 2
 // stride, and so on.
 struct Part {
   std::int64_t first = 0, run = 0, stride = 0;  // run 0: all rows of the tensor from `first` on
   std::int64_t whole = 0;                       // number of rows that the tensor must have; 0: as many as the role needs
   // Converts a row number of the role to a row number of the tensor.
   std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
-  // Returns this part for a role with `rows` rows. Replaces `run`, `stride` and `whole` by their values where they are 0.
+  // Returns this part for a role with `rows` rows. Where `run`, `stride` or `whole` is 0, the result has the number that the 0 stands for.
   Part of_rows(std::int64_t rows) const { return {first, run > 0 ? run : rows, run > 0 ? stride : rows, whole > 0 ? whole : rows}; }
 };
 
@@ -53,17 +53,17 @@ class TensorNames {
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
   // Returns the first of the possible names of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // The names of the tensors that no role uses, in the order of the file. `in_layers` are those of layers, such as a q_norm in a Llama.
-  // Tensors that belong to other models and tasks are left out.
+  // The names of the tensors that no role uses, in the order of the file. Tensors of layers are in `in_layers`, for example a q_norm in a
+  // Llama. Tensors that belong to other models and tasks are left out.
   struct Unread {
     std::vector<std::string> in_layers, others;
   };
   Unread unread(const std::function<bool(Role)>& reads) const;
 
-  // For a folder in which the tensor of a role has the name `here`: returns the name that the tensor gets in a GGUF file, or nothing if
-  // GGUF files have no name for it. If there are several names, returns the one that llama.cpp's converter writes.
+  // Returns the name in a GGUF file for a folder's tensor of `role` with the name `here`. If there are several names, returns the one that
+  // llama.cpp's converter writes. Returns nothing if GGUF files have no name for this tensor.
   std::optional<TensorName> in_gguf(Role role, const TensorName& here) const;
-  // Returns the rows that belong to the role in a tensor with this name.
+  // Returns the rows that belong to `role` in a tensor with the name `name`.
   Part layout(const TensorName& name, Role role, std::size_t layer) const;
 
   // Throws ErrorKind::model_format with the message that the file lacks the role's weight or bias.

@@ -11,8 +11,8 @@ namespace pumice::model {
 namespace {
 
 constexpr std::string_view kBlocks = "_blocks";  // end of the name of a tensor of MXFP4 codes (gpt-oss)
-// Number of an encoder's last layers whose products may use 8-bit codes both for the matrix and for the activations (Rounding::bytes). In
-// the layers before them this is not allowed, because later layers amplify rounding noise, for some texts a hundredfold ("nov." in
+// The number of layers at the end of an encoder in which products may use 8-bit codes both for the matrix and for the activations
+// (Rounding::bytes). Earlier layers may not, because later layers amplify their rounding noise, for some texts a hundredfold ("nov." in
 // all-mpnet-base-v2, docs/numerics.md).
 constexpr std::size_t kByteLayers = 8;
 
@@ -28,8 +28,8 @@ WeightReader::WeightReader(std::shared_ptr<const files::ModelFile> file, const T
       adapters_(file_, options.task),
       lora_(options.lora) {}
 
-// For a vector that a GGUF file may store as a matrix (Use::folded), returns the number of columns of that matrix: the size of a group of
-// the norm, or 1.
+// Returns the number of columns that a vector has if a GGUF file stores it as a matrix (Use::folded). For scan_norm this is the size of a
+// group of the norm, and for other roles it is 1.
 static std::int64_t folded_columns(const Layer& layer, Role role) {
   const Recurrent* r = layer.if_recurrent();
   return role == Role::scan_norm && r && r->norm ? r->norm->group : 1;
@@ -96,8 +96,8 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   return d_.add(std::move(bias));
 }
 
-// Returns the role's part of a vector's tensor: `length` values. If `columns` is not 0, the tensor of a GGUF file may also be a matrix with
-// this many columns.
+// Returns the role's values in the tensor of a vector, which are `length` values. If `columns` is not 0, a GGUF file may store the tensor
+// as a matrix with this many columns.
 std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
@@ -109,7 +109,8 @@ std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std:
   return values_in(tensor, part, length);
 }
 
-// Returns the biases of all experts, one after another. They are the role's part of a tensor of the shape [experts, rows].
+// Returns the biases of all experts, one expert after another. The tensor has the shape [experts, rows], and several roles may share its
+// rows.
 std::vector<float> WeightReader::values_of_experts(const TensorNames::Found& found, const Asked& ask) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
@@ -176,7 +177,7 @@ void WeightReader::tie_mlm_decoder(Parameter& decoder) {
   decoder.bias = read_bias(Role::mlm_decoder, 0, d_.matrix(decoder.matrix).rows);
 }
 
-// Throws if the matrix cannot be read at all. Also throws if reading it requires rounding and load() has no quantize=, which allows
+// Throws if the matrix cannot be read, or if reading it requires rounding and load() was called without quantize=. quantize= allows
 // rounding.
 void WeightReader::require_readable(const files::TensorInfo& tensor) const {
   require_format(*file_, tensor);
@@ -250,12 +251,12 @@ ReadRows WeightReader::open_mxfp4(const files::TensorInfo& blocks, const Asked& 
   return read_mxfp4(file_, blocks, *scales, part, ask.cols);
 }
 
-// Checks the shape of a tensor that has the matrices of all heads below each other, and returns a stack with one matrix per head
+// Checks the shape of a tensor that has the matrices of all heads, one below another. Returns a stack with one matrix per head
 // (Matrix::experts).
 Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& ask, Role role) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_readable(tensor);
-  const bool turned = role == Role::latent_key;  // the tensor expands a latent vector, but queries are multiplied by its transpose
+  const bool turned = role == Role::latent_key;  // true: the tensor has the transpose of each matrix that multiplies queries
   const std::int64_t cols = turned ? ask.rows : ask.cols;
   if (tensor.shape != std::vector{found.part.whole, cols}) wrong_shape(*file_, tensor, str("[", found.part.whole, ", ", cols, "]"));
   Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = ask.rows * ask.experts, .cols = ask.cols};
@@ -265,8 +266,8 @@ Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& as
   return matrix;
 }
 
-// Checks the shape of the one tensor of all experts, or of each expert's own tensor. Returns a stack that reads the rows of the experts one
-// after another.
+// Checks the shape of the tensor with all experts or, if each expert has a tensor of its own, of all these tensors. Returns a stack that
+// reads the rows of the experts one after another.
 Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& ask, Role role, std::size_t layer) const {
   const std::int64_t rows = ask.rows * ask.experts;
   if (rows > std::numeric_limits<std::int32_t>::max() / 2)
@@ -288,7 +289,7 @@ Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& as
     const files::TensorInfo& tensor = *found.tensor;
     const bool transposed = names_.transposed(found.name);
     const std::int64_t first = transposed ? ask.cols : part.whole, second = transposed ? part.whole : ask.cols;
-    // nomic-embed v2 stores all experts below each other in a tensor of two dimensions.
+    // nomic-embed v2 stores all experts, one below another, in a tensor of two dimensions.
     const bool flat = !d_.config.gguf && tensor.shape == std::vector{ask.experts * first, second};
     if (!flat && tensor.shape != std::vector{std::int64_t{ask.experts}, first, second})
       wrong_shape(*file_, tensor, str("[", ask.experts, ", ", first, ", ", second, "]"));
@@ -352,9 +353,9 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   matrices_[key] = parameter;
 }
 
-// Quantizes the matrix as load(quantize=) requires, and sets Matrix::rounding, which says how far a backend may round it. Rounding is
-// allowed only in encoders without experts, because it moves a router's scores by about 1e-3. Where two experts have nearly equal scores,
-// another expert is then chosen, and the token's row changes by up to 0.4. A matrix that becomes Q8_0 and may be rounded also gets
+// Quantizes the matrix as load(quantize=) requires. Sets Matrix::rounding, which says how far a backend may round the matrix. Rounding is
+// allowed only in encoders without experts, because it moves a router's scores by about 1e-3. If two experts have nearly equal scores,
+// another expert may then be chosen, which changes the token's row by up to 0.4. A matrix that becomes Q8_0 and may be rounded also gets
 // Matrix::read_floats, from which a backend can read its floats.
 void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   const bool experts = std::ranges::any_of(d_.config.layers, [](const Layer& layer) { return layer.if_mixture() != nullptr; });
@@ -375,15 +376,15 @@ Format WeightReader::changed_format(const Matrix& matrix) const {
   return compute_ == Compute::float32 ? Format::F32 : matrix.format;
 }
 
-// Changes how `matrix` is read: `add` adds an adapter to its rows, in float32, and the rows are then packed in format `kept`.
+// Changes how `matrix` is read. `add` adds an adapter to the rows in float32. The rows are then packed in format `kept`.
 void WeightReader::merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const {
   if (!add) return;
   repack(matrix, kept, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
 }
 
-// Keeps an adapter separate from a quantised matrix, so that the matrix does not change. The two factors of the adapter become matrices of
-// their own, and the layer multiplies by both of them, too. Their rank is padded with zeros to a multiple of 8, because kernels are faster
-// for such ranks.
+// Keeps an adapter separate from a quantised matrix, so that the matrix does not change. The two factors of the adapter become two more
+// matrices, by which the layer multiplies as well. The rank of these two matrices is padded with zeros to a multiple of 8, because kernels
+// are faster for such ranks.
 void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part) {
   const std::int64_t rank = (low.rank + 7) / 8 * 8;
   std::vector<float> a(static_cast<std::size_t>(rank * low.cols)), b(static_cast<std::size_t>(matrix.rows * rank));
@@ -403,8 +404,8 @@ void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const 
 
 void WeightReader::quantize(MatrixId id) { quantize(d_.weights.matrices[static_cast<std::size_t>(id)]); }
 
-// Returns true if the matrix was converted. It stays as it is if load() has no quantize=, if the matrix is quantized already, or if its
-// rows do not divide into blocks.
+// Quantizes the matrix as load(quantize=) requires. Returns false, and does not change the matrix, if load() has no quantize=, if the
+// matrix is quantized already, or if its rows do not divide into blocks.
 bool WeightReader::quantize(Matrix& matrix) {
   if (!quantize_ || info(matrix.format).quantized) return false;
   if (matrix.cols % info(*quantize_).block != 0) {

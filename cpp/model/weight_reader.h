@@ -1,5 +1,5 @@
-// Adds the weights to a description, role by role. For each role it finds the tensor by name, checks its shape and format, adds adapters,
-// and converts the format for load(quantize=). The data of large tensors are not read yet.
+// WeightReader adds the weights of a model to a description, role by role. For each role it finds the tensor by name, checks its shape and
+// format, adds adapters, and converts the format for load(quantize=). The data of large tensors are not read yet.
 #pragma once
 
 #include <map>
@@ -26,28 +26,30 @@ class WeightReader {
   // tensor. Throws ErrorKind::model_format with the tensor's name if a required tensor is missing or a tensor has the wrong shape.
   Parameter read(Role role, std::size_t layer);
   VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
-  // Returns all values of a table, with the name of the table's tensor. Only for tables that operations use in a converted form
+  // Returns all values of a table, and the name of the table's tensor. For tables that operations do not use as they are in the file
   // (Need::elsewhere).
   Vector read_table(Role role) const;
-  // Returns the taps of a convolution in this role, row after row, and the biases of these rows. The biases are empty if the file has none.
-  // The tensor's shape is [rows, 1, taps] in safetensors files and [rows, taps] in GGUF files.
+  // The taps of a convolution, row after row, and the biases of these rows. `bias` is empty if the file has no biases.
   struct Taps {
     Vector rows;
     std::vector<float> bias;
   };
+  // Returns the taps of the convolution in this role. The tensor's shape is [rows, 1, taps] in safetensors files and [rows, taps] in GGUF
+  // files.
   Taps read_taps(Role role, std::size_t layer) const;
   [[noreturn]] void missing_bias(Role role, std::size_t layer) const { names_.missing(role, layer, "bias"); }
-  // Sets the matrix of a head that is tied to the token embedding. It is the embedding's matrix itself. But if the embedding or the head
-  // has an adapter, it is a second matrix of the embedding's tensor, because the adapter must not change the other one.
+  // Sets the matrix of a head that is tied to the token embedding to the embedding's matrix. If the embedding or the head has an adapter,
+  // the head gets its own matrix, which is read from the same tensor, because an adapter of one of the two must not change the other.
   void tie_head(Parameter& head);
 
-  // Sets the decoder of an MLM head to a second matrix of the token embedding's tensor. The second matrix is used for products, and the
-  // first for lookups.
+  // Sets the decoder of an MLM head to a second matrix that is read from the token embedding's tensor. The second matrix is used for
+  // products, and the first one for lookups.
   void tie_mlm_decoder(Parameter& decoder);
 
   void quantize(MatrixId id);
-  // Adds texts to Description::notes: for matrices that another library packed, the format in which they are read; and for an encoder with
-  // load(quantize="q8_0"), how many of its Q8_0 matrices a CPU multiplies as 8-bit codes. Must be called after all matrices have been read.
+  // Adds notes to Description::notes. For matrices that another library packed, a note has the format in which they are read. For an
+  // encoder with load(quantize="q8_0"), a note has the number of Q8_0 matrices that a CPU multiplies as 8-bit codes. Must be called after
+  // all matrices have been read.
   void note_formats();
   void require_all_adapters_used() const { lora_.require_all_used(*file_); }
 
@@ -76,9 +78,10 @@ class WeightReader {
   Adapters adapters_;
   Lora lora_;
   std::vector<std::pair<const files::TensorInfo*, MatrixId>> packed_;  // matrices that another library packed
-  int in_bytes_ = 0, not_in_bytes_ = 0;  // numbers of matrices with Matrix::read_floats, with and without Rounding::bytes
-  // The matrices that have been read. The key is the tensor, the first row, the run of rows (Part::run), the name of the weight if an
-  // adapter changes it, and whether the matrix is used for products.
+  // Numbers of Q8_0 matrices that a CPU multiplies as 8-bit codes (Rounding::bytes) and as 13-bit codes.
+  int in_bytes_ = 0, not_in_bytes_ = 0;
+  // The matrices that have been read. The key has the tensor, Part::first, Part::run, the weight's name if an adapter changes the weight
+  // (otherwise empty), and whether the matrix is used for products.
   std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string, bool>, Parameter> matrices_;
 };
 

@@ -24,8 +24,8 @@ class Writer {
   void scale(View in, View out, float by) { add(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
 
   // Adds operations that multiply `in` by each matrix of `parts` and write the products side by side to `out`. `op` has the other settings
-  // of the product. If a matrix W has a separate adapter, its product becomes op.scale * (W + b a) * in, with the factors of
-  // Parameter::lora_a and lora_b.
+  // of the product. If a matrix W has a separate adapter with the factors b and a (Parameter::lora_b and lora_a), its product is op.scale *
+  // (W + b a) * in.
   void linear(View in, View out, const std::vector<Parameter>& parts, Linear op = {});
 
   const Description& d;
@@ -38,9 +38,9 @@ class Writer {
   View low_;  // the product of the input and Parameter::lora_a; the slot has as many columns as the largest rank
 };
 
-// The last step of a mixer or a network, or of a part of it, which the caller must still write. If `product` has a role, the result is
-// scale * W * rows, where W is the role's matrix. If `experts` is set, the result is that of this operation, in which the caller must set
-// `out` and `residual`. If neither is set, `rows` are the result.
+// The last step of a mixer or a network, or of one of its parts, which the caller must still write. If `product` is set, the result is
+// scale * W * rows, where W is the matrix in the role `product`. If `experts` is set, the result is that of this operation, and the caller
+// must set its `out` and `residual`. If neither is set, `rows` is the result.
 struct BranchEnd {
   View rows = {};
   std::optional<Role> product = {};

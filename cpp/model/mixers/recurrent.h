@@ -1,5 +1,5 @@
-// Writes the operations of a state space model or linear attention (Recurrent): the projections to q, k, v, gates and steps, the
-// convolution, the recurrence, and the norm and the gate of its output.
+// RecurrentMixer writes the operations of a layer's state space model or linear attention (Recurrent in model/layer.h). These are the
+// projections of the input, the convolution over q, k and v, the recurrence, and the norm and the gate after it.
 #pragma once
 
 #include "model/mixers/states.h"
@@ -11,13 +11,13 @@ class RecurrentMixer {
   // Allocates slots as wide as the widest layer needs. Narrower layers use the first columns of these slots.
   RecurrentMixer(Writer& writer, States& states);
 
-  // `in` is the layer's input after the mixer's norm. BranchEnd::product of the result is the role of the output projection, which the
-  // caller must apply.
+  // Writes the operations of the mixer, except for its last matrix. `in` is the layer's input after the mixer's norm. The caller must apply
+  // the last matrix, whose role is in the result's BranchEnd::product.
   BranchEnd write(std::size_t layer, const Recurrent& recurrent, const View& in);
 
  private:
   struct Parts {
-    View qkv, gate, step, beta;  // neighbouring columns of one slot; `beta` is empty except with the delta rule
+    View qkv, gate, step, beta;  // results of the projections, side by side in one slot; `beta` is empty except with the delta rule
   };
   void project(std::size_t layer, const Recurrent& r, const View& in);
   void convolve(std::size_t layer, const Recurrent& r, const View& in, const View& out);
@@ -26,7 +26,8 @@ class RecurrentMixer {
 
   Writer& w_;
   States& states_;
-  View parts_, mixed_, scanned_;  // the projections; q, k and v after the convolution; the output of the recurrence
+  // The results of the projections, q, k and v after the convolution, and the output of the recurrence.
+  View parts_, mixed_, scanned_;
 };
 
 }  // namespace pumice::model

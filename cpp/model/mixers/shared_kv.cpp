@@ -27,8 +27,8 @@ std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
   return layers;
 }
 
-// Returns true if another layer in [first, last) needs the keys and values of `layer`. If the range ends with the trunk's last layer, side
-// parts count, too.
+// Returns true if a layer in [first, last), other than `layer` itself, attends to the keys and values of `layer`. If the range ends with
+// the trunk's last layer, also returns true if an assistant attends to them.
 bool SharedKv::read_in(std::size_t layer, std::size_t first, std::size_t last) const {
   for (std::size_t other = first; other < last; ++other) {
     if (other != layer && w_.c.cache_of(other) == layer) return true;

@@ -1,6 +1,7 @@
-// Finds the keys and values that each layer attends to. In a program with caches they are in a cache. In a program without caches they are
-// in the layer's own slot or, if they are those of an earlier layer (Attention::kv_from), in a view that was kept for later layers. Rows
-// between pipeline stages have columns for keys and values that layers of later stages attend to.
+// SharedKv finds the keys and values that each layer attends to. A program with caches has them in a cache. In a program without caches, a
+// layer with its own keys and values reads them from their slot. A layer that shares those of an earlier layer (Attention::kv_from) reads a
+// copy that was kept for it. If such layers are in different pipeline stages, the keys and values pass between the stages as columns of the
+// rows.
 #pragma once
 
 #include <map>
@@ -12,32 +13,32 @@ namespace pumice::model {
 
 class SharedKv {
  public:
-  // The program's last layer is `last` - 1. If `cached` is true, the program stores keys and values in caches. If `for_sides` is true, side
-  // parts also attend to some of these keys and values (SidePart::reads), in the caches of the program that ends with the trunk's last
-  // layer.
+  // The program's last layer is `last` - 1. If `cached` is true, the program stores keys and values in caches. If `for_sides` is true,
+  // assistants also attend to keys and values of the trunk (SidePart::reads), so the last stage must have them in its caches.
   SharedKv(Writer& writer, bool cached, std::size_t last, bool for_sides);
 
-  // Returns how many columns of a row that enters layer `border` are keys and values. These are the keys and values of all earlier layers
-  // that layer `border` or a later layer attends to.
+  // Returns the number of columns for keys and values in a row that enters layer `border`. The row has the keys and values of each earlier
+  // layer whose keys and values are needed from `border` on.
   std::int32_t width(std::size_t border) const;
-  // Sets the views of kept keys and values to these columns of the program's input row. If layers of this program attend to them, also
-  // stores them in this program's caches.
+  // Splits `columns` of the program's input row into the keys and values of earlier layers, and keeps their views. If layers of this
+  // program attend to them, also stores them in this program's caches.
   void take(View columns, std::size_t border);
-  // Returns the views of the keys and values that the next stage needs in its columns, in the order of the columns.
+  // Returns the views of the keys and values that the stage from layer `border` on needs, in the order in which that stage expects them.
   std::vector<View> give(std::size_t border) const;
 
-  // Sets the members of `op` that refer to the layer's keys and values, and stores the layer's own keys and values in the cache. `v` must
-  // follow `k` in the same slot.
+  // Sets the members of `op` that refer to the keys and values that this layer attends to. If the layer has keys and values of its own,
+  // also stores them in a cache. `v` must follow `k` in the same slot.
   void attend(std::size_t layer, const Attention& attention, const View& k, const View& v, Attend& op);
   // Does what attend() does, for a layer that always has keys and values of its own. `k` and `v` may be any views.
   void attend_own(std::size_t layer, const CacheShape& shape, const View& k, const View& v, Attend& op);
-  // Stores the layer's keys and values in a cache of the program.
+  // Adds a cache for `layer` to the program, and an operation that stores `k` and `v` in it.
   void store(std::size_t layer, const CacheShape& shape, const View& k, const View& v);
   // Copies the layer's own keys and values to another slot if later layers need them and no cache of this program holds them. Without the
   // copy the next layer would overwrite them. Must be called after attend().
   void keep(std::size_t layer, const View& k);
 
-  // The cache of each layer of this program. A program of an assistant has no caches of its own; use_caches() sets those of the trunk.
+  // caches() maps each layer of this program to its cache. An assistant's program has no caches of its own, so use_caches() gives it those
+  // of the trunk.
   const std::map<std::size_t, CacheId>& caches() const { return caches_; }
   void use_caches(std::map<std::size_t, CacheId> caches) { caches_ = std::move(caches); }
 
@@ -48,9 +49,9 @@ class SharedKv {
   Writer& w_;
   const bool cached_;
   const std::size_t last_;
-  std::vector<std::size_t> read_later_;  // layers of the trunk whose keys and values side parts attend to
+  std::vector<std::size_t> read_later_;  // layers of the trunk that assistants attend to
   std::map<std::size_t, CacheId> caches_;
-  std::map<std::size_t, View> kept_;  // for each layer: the view of its keys, followed by its values, that later layers attend to
+  std::map<std::size_t, View> kept_;  // by layer: a view of its keys, followed by its values, for later layers
 };
 
 }  // namespace pumice::model

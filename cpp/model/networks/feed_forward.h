@@ -1,5 +1,5 @@
-// Writes the operations of a feed-forward network or of a shared expert, with or without a gate, up to and including the activation.
-// BranchEnd::product of the result is the role of the last matrix, which the caller must apply.
+// FeedForwardNetwork writes the operations of a feed-forward network or of a shared expert, with or without a gate, up to and including the
+// activation. The caller must apply the last matrix, whose role is in the result's BranchEnd::product.
 #pragma once
 
 #include "model/writer.h"
@@ -21,7 +21,7 @@ class FeedForwardNetwork {
  private:
   Writer& w_;
   View wide_;
-  View gate_;  // the gate's product, if an adapter is added to it or a number multiplies it before the activation
+  View gate_;  // product of the gate's matrix; used only if an adapter or a factor is applied to it before the activation
 };
 
 }  // namespace pumice::model

@@ -67,8 +67,8 @@ void MixtureNetwork::route(std::size_t layer, const Mixture& x, const View& in, 
                .scale = r.scale});
 }
 
-// Returns the end of the shared expert, if there is one, and then the end of the experts. `in` is the input of the shared expert, and
-// `to_experts` is the input of the experts.
+// Writes the operations of the shared expert, if there is one, and of the experts. Returns their ends (BranchEnd), the shared expert's
+// first. `in` is the input of the shared expert, and `to_experts` the input of the experts.
 std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x, const View& in, const View& to_experts) {
   std::vector<BranchEnd> ends;
   const float scale = x.combine == Combine::averaged ? 0.5f : 1.0f;

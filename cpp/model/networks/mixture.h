@@ -1,4 +1,4 @@
-// Writes the operations of a mixture of experts: the router's logits, Route, the shared expert, and Experts.
+// MixtureNetwork writes the operations of a mixture of experts: the router's logits, Route, the shared expert, and Experts.
 #pragma once
 
 #include <vector>
@@ -14,9 +14,10 @@ class MixtureNetwork {
   // experts.
   MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward);
 
-  // Returns the ends of the mixture's parts; the sum of their results is the mixture's output. `in` is the layer's input after the
-  // network's norm, and `row` is the input before that norm. The last end has BranchEnd::experts, an operation that reads `in`. With
-  // Mixture::own_norms, the only end is the whole output.
+  // Writes the mixture's operations, except for the last steps, which the caller must write. Returns these steps (BranchEnd); the sum of
+  // their results is the mixture's output. The last of them is the Experts operation, which reads `in`. With Mixture::own_norms, there is a
+  // single step, whose rows are the whole output. `in` is the layer's input after the network's norm, and `row` is the input before that
+  // norm.
   std::vector<BranchEnd> write(std::size_t layer, const Mixture& mixture, const View& in, const View& row);
 
  private:
@@ -26,7 +27,7 @@ class MixtureNetwork {
   Writer& w_;
   FeedForwardNetwork& feed_forward_;
   View logits_, route_, opening_;
-  View own_, sum_, of_experts_;  // with Mixture::own_norms: a normalised row, the output, the experts' output
+  View own_, sum_, of_experts_;  // for Mixture::own_norms: own_ is a normalised row, sum_ the output, of_experts_ the experts' output
 };
 
 }  // namespace pumice::model
