@@ -7,8 +7,8 @@
 
 namespace pumice::os {
 
-// Returns the flags of dlopen() with which a library uses its own symbols, even if the process has globally loaded another copy of the
-// library.
+// Returns the flags of dlopen() that make a library use its own symbols, even if another copy of the library is loaded in the process with
+// global symbols.
 int open_alone_flags();
 
 // Returns the path of the program that this process runs, or an empty path if it is unknown.

@@ -14,17 +14,16 @@ int usable_cpus();   // allowed_cpus(), but at most the cgroup's cpu quota; at l
 int default_threads();
 std::string cpu_model();
 
-// Instructions of 64-bit ARM that both the processor and the system support: dot products of bytes (FEAT_DotProd) and products of byte
-// matrices (FEAT_I8MM). The operating system must be asked, because programs cannot ask the processor itself. The result has no meaning on
-// other processors.
+// The instructions of 64-bit ARM for dot products of bytes (FEAT_DotProd) and for products of byte matrices (FEAT_I8MM). A member is true
+// if both the processor and the system support the instruction. The operating system is asked, because programs cannot ask the processor
+// itself. On other processors the result has no meaning.
 struct ArmInstructions {
   bool dot_products = false, int8_matrices = false;
 };
 ArmInstructions arm_instructions();
 
 struct Memory {
-  // Numbers of bytes of memory in the machine, or in the cgroup if the cgroup has less. `free` is at most the result of
-  // address_space_left().
+  // Numbers of bytes of memory in the machine, or in the cgroup if its limit is lower. `free` is never more than address_space_left().
   std::uint64_t total = 0, free = 0;
 };
 Memory memory();
@@ -33,7 +32,8 @@ Memory memory();
 // no limit.
 std::optional<std::uint64_t> address_space_left();
 
-// Returns the setting of transparent huge pages: "always", "madvise", "never" or "unknown". Returns "none" if the system has no huge pages.
+// Returns the system's setting of transparent huge pages, "always", "madvise" or "never". Returns "unknown" if the setting cannot be read,
+// and "none" if the system has no huge pages.
 std::string huge_pages();
 
 }  // namespace pumice::os

@@ -14,9 +14,8 @@
 namespace pumice::os {
 namespace {
 
-// Removes the text up to the first newline, and the newline, from `text`, and returns the text before the newline. Returns an empty
-// optional if `text` is empty. This file does not use streams, because they end silently if memory runs out. A limit in a later line would
-// then be missed.
+// Removes the first line from `text` and returns it without its newline. Returns an empty optional if `text` is empty. This file does not
+// use streams, because they end silently if memory runs out, and a limit in a later line would then be missed.
 std::optional<std::string_view> take_line(std::string_view& text) {
   if (text.empty()) return std::nullopt;
   const std::string_view line = text.substr(0, text.find('\n'));
@@ -24,8 +23,8 @@ std::optional<std::string_view> take_line(std::string_view& text) {
   return line;
 }
 
-// Returns the folders of the cgroups that contain this process in the hierarchy of a controller, innermost first (cgroups(7)). Each of
-// these cgroups can limit the process. If `controller` is "", the hierarchy is that of cgroup version 2.
+// Returns the folders of the cgroups that contain this process and can limit it, innermost first (cgroups(7)). In version 1 of cgroups,
+// each controller, such as "cpu", has a hierarchy of its own. If `controller` is "", the hierarchy is that of version 2.
 std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
   std::string path;
   if (const auto groups = text_of(root + "/proc/self/cgroup")) {
@@ -52,8 +51,7 @@ void tighten(double& limit, double other) {
   if (other > 0 && (limit == 0 || other < limit)) limit = other;
 }
 
-// Maps Arm's part numbers of cores to names. (The numbers are in /proc/cpuinfo, "CPU part"; see MIDR_EL1, the Main ID Register, in the
-// manual of each core.)
+// Names of ARM cores by part number. The part number is "CPU part" in /proc/cpuinfo, and the manual of each core has it under MIDR_EL1.
 constexpr std::pair<std::string_view, std::string_view> kArmCores[] = {
     {"0xd03", "Cortex-A53"},  {"0xd08", "Cortex-A72"},  {"0xd0b", "Cortex-A76"},  {"0xd0c", "Neoverse N1"},
     {"0xd40", "Neoverse V1"}, {"0xd49", "Neoverse N2"}, {"0xd4f", "Neoverse V2"},

@@ -1,5 +1,5 @@
-// Functions that parse the text files of /proc and /sys on Linux. linux.cpp uses these functions. They are declared here so that tests can
-// pass another root folder than "", which is the real root.
+// Functions that parse the text files of /proc and /sys on Linux. linux.cpp uses these functions. `root` is the root folder. linux.cpp
+// passes "" for the real one, and tests pass another one.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ Memory cgroup_memory(const std::string& root);  // `total` of the result is 0 if
 
 std::string huge_pages(const std::string& root);
 
-// Returns the processor's name. On 64-bit ARM, /proc/cpuinfo has only numbers for the maker and the core; the function knows the names of
-// some cores.
+// Returns the name of the processor. On 64-bit ARM, /proc/cpuinfo has only numbers for the maker and the core. The function has the names
+// of some cores.
 std::string cpu_model(const std::string& root);
 
 }  // namespace pumice::os

@@ -136,7 +136,7 @@ int sync(int file) {
   return errno == ENOTSUP || errno == ENOTTY || errno == EINVAL ? ::fsync(file) : -1;
 }
 
-// A plain file is on another device than its folder only if something is mounted on the file.
+// Returns true if something is mounted on the file, because only then is a plain file on another device than its folder.
 bool is_mount_point(int folder, const std::string& name) {
   struct stat of_folder, of_file;
   return ::fstat(folder, &of_folder) == 0 && ::fstatat(folder, name.c_str(), &of_file, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -147,7 +147,8 @@ timespec modified(const struct stat& status) { return status.st_mtimespec; }
 timespec changed(const struct stat& status) { return status.st_ctimespec; }
 
 // ---------------------------------------------------------------- libraries
-// Libraries of macOS bind each symbol to the library that it was linked with, so other copies cannot replace the symbol.
+// macOS needs no further flags, because its libraries bind each symbol to the library that they were linked with, and not to another copy
+// of that library.
 int open_alone_flags() { return RTLD_NOW | RTLD_LOCAL; }
 
 std::filesystem::path program() {
