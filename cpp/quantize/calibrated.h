@@ -1,5 +1,5 @@
-// Packs matrices for the rows that they are multiplied by in given texts, so that the products with these rows change little. A matrix is
-// packed by feedback (feedback.h) if feedback has a smaller loss on held-out texts than the search of pack(), and otherwise by that search.
+// Packs a matrix so that its products change little for the input rows of given texts. The matrix is packed by feedback (feedback.h) and by
+// the search of pack(), and the result with the smaller loss on held-out texts is kept.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace pumice::quantize {
 
-// The sums of products (products.h) of the rows that one or more matrices have as their input.
+// The sums of products (products.h) of the input rows of a matrix, or of several matrices that have the same input.
 struct Input {
   explicit Input(std::int64_t cols, std::int64_t most = Products::kMostColumns) : seen(cols, most), held(cols, most) {}
   static std::uint64_t bytes(std::int64_t cols) { return 2 * Products::bytes(cols); }
@@ -19,7 +19,8 @@ struct Input {
   Products held;  // sums over the held-out texts
 };
 
-// The losses of a matrix on the held-out texts, with the codes of pack() and with the codes of feedback.
+// The losses of a matrix on the held-out texts. `searched` is the loss with the codes of pack(), and `fed_back` the loss with the codes of
+// feedback.
 struct Losses {
   double searched = 0, fed_back = 0;
   bool better() const { return fed_back < searched; }  // true if the codes of feedback were used
@@ -30,8 +31,8 @@ class CalibratedPacker {
   // `input` must outlive the packer.
   explicit CalibratedPacker(const Input& input, const FeedbackOptions& options = {}) : input_(input), options_(options) {}
 
-  // Packs `rows` rows of input.seen.cols() weights. Throws the errors of Feedback. If `cancel` is requested, throws ErrorKind::cancelled
-  // within 100 ms.
+  // Packs `rows` rows of input.seen.cols() weights, and returns their losses. Throws the errors of Feedback. If `cancel` is requested,
+  // throws ErrorKind::cancelled within 100 ms.
   Losses pack(Format format, const float* weights, std::int64_t rows, std::uint8_t* packed, const Parallel& parallel, const Cancel& cancel);
   // Returns the largest number of bytes that pack() allocates for a matrix of `rows` rows.
   static std::uint64_t bytes(std::int64_t cols, std::int64_t rows, Format format);

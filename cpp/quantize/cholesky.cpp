@@ -1,6 +1,6 @@
-// Factors the matrix with its rows and columns in reverse order, as L L' with L lower triangular, in strips of 64 columns. V is L with its
-// rows and columns in reverse order. Sums run over the columns in ascending order, in four lanes, so results do not depend on the number of
-// threads.
+// Reverses the order of the rows and columns of the matrix, and factors the result as L L' with a lower triangular L, in strips of 64
+// columns. V is L with its rows and columns in reverse order again. Sums run over the columns in ascending order, in four lanes, so that
+// results do not depend on the number of threads.
 #include "quantize/cholesky.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 using search::kLanes;
 using search::Lanes;
 
-// kStrip is the number of columns of a strip, a multiple of kLanes. kColumns is the number of columns whose sums are in registers at the
-// same time.
+// kStrip is the number of columns in a strip, a multiple of kLanes. kColumns is the number of columns that are summed at the same time,
+// with all sums in registers.
 constexpr std::int64_t kStrip = 64, kColumns = 4;
 
 Lanes load(const float* p) {
@@ -26,8 +26,8 @@ Lanes load(const float* p) {
 }
 float sum(Lanes v) { return (v[0] + v[1]) + (v[2] + v[3]); }
 
-// Subtracts from a[r][c] the product of the first `n` columns of rows r and c, for r in [first, last) and c in [column, end) with c <= r.
-// `n` must be a multiple of kStrip.
+// Subtracts from a[r][c] the dot product of rows r and c over their first `n` columns, for each r in [first, last) and each c in [column,
+// end) with c <= r. `n` must be a multiple of kStrip.
 void subtract_products(float* a, std::int64_t stride, std::int64_t first, std::int64_t last, std::int64_t column, std::int64_t end,
                        std::int64_t n) {
   for (std::int64_t c = column; c < end; c += kColumns) {
@@ -46,8 +46,8 @@ void subtract_products(float* a, std::int64_t stride, std::int64_t first, std::i
   }
 }
 
-// Solves columns [column, end) of row r, from which the products with the earlier columns were already subtracted. Rows c < r of the strip
-// must be final.
+// Computes the factor's numbers in row r, columns [column, end), for the strip that begins at `column`. The products of the earlier columns
+// must already be subtracted, and the rows before r of this strip must be final.
 void solve_row(float* a, std::int64_t stride, std::int64_t r, std::int64_t column, std::int64_t end) {
   float* row = a + r * stride;
   for (std::int64_t c = column; c < std::min(end, r + 1); ++c) {
@@ -72,8 +72,8 @@ std::vector<float> upper_factor(const std::vector<float>& a, std::int64_t n, con
   std::vector<float> factor(a.size());
   for (std::int64_t r = 0; r < n; ++r) {
     cancel.check();
-    // Row r of the reversed matrix, up to its diagonal, is column n - 1 - r of `a` from the bottom up to the diagonal. These numbers are in
-    // the lower half of `a`.
+    // Row r of the reversed matrix is column n - 1 - r of `a`, read from the bottom up to the diagonal. So only the lower half of `a` is
+    // read.
     for (std::int64_t c = 0; c <= r; ++c) factor[r * n + c] = a[(n - 1 - c) * n + (n - 1 - r)];
   }
   for (std::int64_t column = 0; column < n; column += kStrip) {

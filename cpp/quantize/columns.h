@@ -8,15 +8,15 @@
 namespace pumice::quantize {
 
 inline constexpr int kVectors = 4, kRows = kVectors * search::kLanes;
-inline constexpr std::int64_t kChunk = 256;  // number of columns whose sums stay in the L1 cache
+inline constexpr std::int64_t kChunk = 256;  // number of columns in a chunk, so that their sums stay in the L1 cache
 
 // One column of sixteen rows, with one number for each row.
 struct Column {
   search::Lanes row[kVectors];
 };
 
-// add_products() computes sums[c] += sum over j in [0, n) of matrix[j][c] * values[j], for c in [0, count). add_rows() adds the products of
-// kAtOnce values of j. With four at once, the sums, which stay in the L1 cache, are read and written only a quarter as often.
+// add_products() computes sums[c] += sum over j in [0, n) of matrix[j][c] * values[j], for c in [0, count). It calls add_rows(), which adds
+// kAtOnce of these terms at once. With four terms at once, the sums are read from the L1 cache and written to it only a quarter as often.
 template <int kAtOnce>
 void add_rows(const float* matrix, std::int64_t stride, const Column* values, Column* sums, std::int64_t count) {
   for (std::int64_t c = 0; c < count; ++c) {

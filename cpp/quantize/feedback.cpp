@@ -1,7 +1,7 @@
-// V is the upper triangular factor of H = V V'. With V, the loss of a row is the sum of squares of y[c] = sum over j <= c of V[j][c] e[j].
-// If the codes of the columns are chosen in order, y[c] is smallest if the error e[c] is -(sum over j < c of V[j][c] e[j]) / V[c][c]. This
-// is GPTQ without the inverse of H. If e[c] differs from this value by d, and later columns could be any real numbers, the loss increases
-// by V[c][c]^2 d^2.
+// V is the upper triangular factor of H = V V'. With V, the loss of a row is the sum over c of y[c]^2, where y[c] is the sum over j <= c of
+// V[j][c] e[j] and e[j] is the error of column j. If the codes are chosen column by column, the error e[c] for which y[c] is 0 is -(sum
+// over j < c of V[j][c] e[j]) / V[c][c]. This is GPTQ without the inverse of H. An error that differs by d from this one increases the loss
+// by V[c][c]^2 d^2, if later columns can be any real numbers.
 //
 // Sixteen rows are quantized together, four in each vector. Columns are processed in chunks of up to 256. First the products of the chunk
 // with all columns before it are computed. Then the codes of the chunk's columns are chosen one by one.
@@ -52,7 +52,7 @@ class Rows {
     }
   }
 
-  // Processes all columns once. Chooses for each column the level with the least loss, while all other columns keep their levels.
+  // Goes through all columns once. Gives each column the level with the least loss while all other columns keep their levels.
   void descend(const Cancel& cancel) {
     for (std::int64_t first = 0; first < cols_; first += kChunk) {
       cancel.check();
@@ -122,7 +122,8 @@ class Rows {
     for (int sub = 0; sub < kSubs; ++sub) {
       const std::int64_t first = block + sub * kSub;
       if constexpr (kSubs > 1) {
-        // The sub-block's targets have changed since the scales of the block were chosen, so the sub-block's scale is chosen again.
+        // The earlier sub-blocks have changed the targets of this sub-block since the block's scales were chosen, so its scale is chosen
+        // again.
         for (int v = 0; v < kVectors && sub > 0; ++v) {
           search::Scales<f>& scales = scales_[block / kBlock * kVectors + v];
           targets(first, sums + sub * kSub, v, kSub, x);
@@ -143,7 +144,7 @@ class Rows {
   std::span<const float> products_, factor_;
   const std::int64_t cols_;
   std::vector<Column> weights_, levels_, errors_;
-  std::vector<search::Scales<f>> scales_;  // four elements for each block, one per vector of rows
+  std::vector<search::Scales<f>> scales_;  // four elements per block, each for four rows
 };
 
 std::vector<float> prepared(std::span<const float> products, std::int64_t cols, const FeedbackOptions& options, const Cancel& cancel) {

@@ -17,8 +17,8 @@ namespace pumice::quantize {
 using Parallel = std::function<void(std::int64_t jobs, const std::function<void(std::int64_t index)>& job)>;
 
 struct FeedbackOptions {
-  // Factor of the numbers off the diagonal of H. If it is less than 1, columns compensate less for errors of columns with which they were
-  // correlated only by chance in few texts.
+  // Factor of the numbers off the diagonal of H. Below 1, a column compensates less for the errors of columns that correlate with it only
+  // by chance, because there are few texts.
   float coupling = 0.7f;
   float damping = 0.01f;  // number that is added to the diagonal, as a multiple of the diagonal's mean
   int passes = 2;         // number of passes of coordinate descent
@@ -26,9 +26,10 @@ struct FeedbackOptions {
 
 class Feedback {
  public:
-  // `products` is H, a symmetric matrix of `cols` rows of `cols` numbers. Only its diagonal and its lower half are read. Takes 8 bytes for
-  // each number of H. Throws ErrorKind::invalid_argument if a number of H is not finite, if a number on the diagonal is negative, or if H
-  // with coupling and damping is not positive definite. If `cancel` is requested, throws ErrorKind::cancelled within 100 ms.
+  // `products` is H, a symmetric matrix of `cols` rows of `cols` numbers, of which only the diagonal and the lower half are read. The
+  // object takes 8 bytes per number of H. Throws ErrorKind::invalid_argument if a number of H is not finite, if a number on the diagonal is
+  // negative, or if H with coupling and damping is not positive definite. If `cancel` is requested, throws ErrorKind::cancelled within 100
+  // ms.
   Feedback(std::span<const float> products, std::int64_t cols, const FeedbackOptions& options, const Parallel& parallel,
            const Cancel& cancel);
 

@@ -67,8 +67,8 @@ void add_tile(Products::Block& block, std::int64_t row, std::int64_t col, const 
   }
 }
 
-// Returns the loss of up to sixteen rows. With the error e[c] of column c, the loss of a row is the sum over c of e[c] (H[c][c] e[c] + 2
-// (sum over j > c of H[j][c] e[j])).
+// Returns the sum of the losses of up to sixteen rows. With the error e[c] of column c, the loss of a row is the sum over c of e[c] *
+// (H[c][c] e[c] + 2 s[c]), where s[c] is the sum over j > c of H[j][c] e[j].
 double loss_of_rows(const Products::Block& block, const std::vector<Column>& errors, const Cancel& cancel) {
   const std::int64_t cols = block.cols;
   const float* sums = block.sums.data();

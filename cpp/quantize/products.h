@@ -1,5 +1,5 @@
-// Sums of products of columns: H = sum of xx' over the rows x that a matrix is multiplied by. The loss of a quantized row is e'He, where e
-// is the row's error (feedback.h).
+// Computes H, the sum of xx' over the rows x that a matrix is multiplied by. The loss of a quantized row of this matrix is e'He, where e is
+// the row's error (feedback.h).
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace pumice::quantize {
 
-// The matrix H of some input rows. If the rows have more than kMostColumns columns, only square blocks on the diagonal of H are computed,
-// and the numbers outside these blocks are left out.
+// The matrix H of some input rows. If the rows have too many columns, only square blocks on the diagonal of H are computed, and the numbers
+// outside of these blocks are left out.
 class Products {
  public:
   static constexpr std::int64_t kMostColumns = 8192;  // largest number of columns of a block; such a block takes 256 MiB
 
-  // Blocks have at most about `most` columns (block_cols()).
+  // A block has at most `most` columns, rounded up to a size that fits every format (block_cols()).
   explicit Products(std::int64_t cols, std::int64_t most = kMostColumns);
 
   struct Block {
@@ -42,8 +42,8 @@ class Products {
   std::vector<Block> blocks_;
 };
 
-// Returns the sum over rows of e'He, where e is the difference between a row of `weights` and the packed row. The function handles the
-// columns of one block; `weights` are `rows` rows of block.cols numbers.
+// Returns the sum of e'He over the rows, where e is the difference between a row of `weights` and the packed row. Takes only the columns of
+// one block: `weights` are `rows` rows of block.cols numbers.
 double loss(const Products::Block& block, Format format, const float* weights, std::int64_t rows, const std::uint8_t* packed,
             const Parallel& parallel, const Cancel& cancel);
 
