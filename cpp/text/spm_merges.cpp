@@ -72,13 +72,13 @@ std::int32_t next_code_point(std::string_view text, std::size_t& at) {
   return point < code_points ? static_cast<std::int32_t>(point) : none;
 }
 
-// Tokenizes one text at a time with the merges that were found so far. Its buffers are reused for the next text.
+// Tokenizes texts, one after another, with the merges that were found so far. Reuses its buffers.
 class Merger {
  public:
   explicit Merger(const PairTable& pairs) : pairs_(pairs) {}
 
-  // Applies merges to the symbols of a text until no merge applies. `ranks` has the rank of each symbol, or `none` for a character that is
-  // not a token. Returns whether exactly two symbols are left.
+  // Merges the symbols of a text until no merge applies. ranks[i] is the rank of symbol i, or `none` if this character is not a token.
+  // Returns true if exactly two symbols are left.
   bool leaves_two(std::span<const std::int32_t> ranks) {
     const auto count = static_cast<std::int32_t>(ranks.size());
     symbols_.resize(ranks.size());
@@ -150,8 +150,8 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   const auto more_urgent = [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; };
   std::stable_sort(by_urgency.begin(), by_urgency.end(), more_urgent);
 
-  // Decodes the characters of all tokens in one pass, in file order. The loop below visits the tokens in order of length. If it read the
-  // texts themselves, it would jump through memory, because they are scattered there.
+  // Decodes the characters of all tokens into one array, in file order. The loop below goes through the tokens in order of length. It reads
+  // this array, because the texts themselves are scattered in memory.
   struct Text {
     std::size_t first, size;
     std::int32_t rank;
@@ -179,8 +179,7 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   }
   for (std::int32_t& point : points) point = character[point];
 
-  // Shorter tokens come first. The merges inside a token produce shorter tokens, and the merges of these shorter tokens must already be
-  // known.
+  // Shorter tokens come first, because a token's merge is found by merging inside its text, which needs the merges of the shorter tokens.
   std::stable_sort(texts.begin(), texts.end(), [](const Text& a, const Text& b) { return a.size < b.size; });
   PairTable pairs(texts.size());
   Merger merger(pairs);

@@ -9,7 +9,7 @@
 namespace pumice::text {
 
 struct Merge {
-  std::int32_t left, right;  // token ids; the concatenation of their texts is the text of a token
+  std::int32_t left, right;  // token ids; their texts one after the other are the text of a third token
 };
 
 // Returns the merges of a vocabulary in order of priority: higher score first, then lower id of the merged token.
