@@ -1,5 +1,5 @@
-// The memory of a device that keeps its contents from run to run: the pages of a model's caches, and the states of its recurrent
-// operations.
+// GpuCaches is the memory of a device whose contents remain from run to run. It has the pages of a model's caches, and the states of the
+// model's recurrent operations.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class GpuCaches final : public CacheStore {
  public:
   GpuCaches(std::shared_ptr<Device> device, const Program& program, KvFormat format);
 
-  // The page pool calls these functions, only one at a time (Slabs).
+  // The page pool calls these functions, but never two at the same time, as Slabs requires.
   void reserve(std::int32_t pages) override { pages_.reserve(pages); }
   void copy_page(std::int32_t from, std::int32_t to) override { pages_.copy(from, to); }
   void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override {

@@ -16,9 +16,9 @@ namespace pumice::vulkan {
 // ---------------------------------------------------------------- device
 namespace {
 
-// Destroys devices on threads of its own. The destructor of a device waits until the driver has compiled pipelines, and until the device
-// has done the recordings that leave() keeps. That may take seconds. The thread that gives up the last reference to the device must not
-// wait so long, because it may return from a cancelled call.
+// Destroys devices on other threads, because that may take seconds. The destructor of a device waits until the driver has compiled
+// pipelines, and until the device has done the recordings that leave() keeps. The thread that gives up the last reference to the device
+// must not wait so long, because it may return from a cancelled call.
 class Retired {
  public:
   // At the end of the process, the destructor of jobs_ waits for the threads. This happens before the driver's own static objects are
@@ -153,7 +153,7 @@ std::uint32_t Device::memory_type(std::uint32_t allowed, Place place) const {
 
 std::uint64_t Device::free_memory() const {
   std::uint64_t total = 0, free = 0;
-  static_cast<void>(has_left());  // frees the memory that only finished recordings of leave() needed
+  static_cast<void>(has_left());  // frees memory that was kept only for recordings that are done by now
   Instance::get().memory(physical_, total, free);
   if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX)
     return free;  // the driver's budget already excludes our own allocations
@@ -261,8 +261,8 @@ double Device::work(double flops, double bytes) const {
   return flops / flop_rate + bytes / byte_rate + 2e-6;
 }
 
-// Updates the pace. It rises at once but falls gradually, because submissions that take too long are worse than submissions that are too
-// short.
+// Updates the pace, the factor by which the device is slower than work() estimates. The pace rises at once but falls gradually, because
+// submissions that take too long are worse than submissions that are too short.
 void Device::measured(double work, double seconds) {
   const double pace = pace_.load(std::memory_order_relaxed);
   // A short submission is ignored, because most of its time is the driver's overhead, which says nothing about the speed of the device.
@@ -277,7 +277,7 @@ std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std:
 Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what)
     : device_(std::move(device)), bytes_(std::max<std::uint64_t>(bytes, 256)) {
   device_->check_alive();
-  static_cast<void>(device_->has_left());  // frees the memory that only finished recordings of leave() needed
+  static_cast<void>(device_->has_left());  // frees memory that was kept only for recordings that are done by now
   const DeviceLimits& limits = device_->limits();
   const auto refuse = [&](std::uint64_t free) {
     fail(ErrorKind::out_of_device_memory, device_->physical().name, ": ", what, " needs ", bytes_, " bytes, ", free,

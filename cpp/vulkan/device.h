@@ -69,11 +69,11 @@ class Device : public std::enable_shared_from_this<Device> {
   // take this lock, because the queue can execute them between two submissions of a run.
   std::timed_mutex& turn() { return turn_; }
   std::unique_lock<std::timed_mutex> take_turn(const Cancel& cancel);
-  // Keeps a recording that the device still executes and for which no thread waits any more (Recording::left), until it is done.
-  // take_turn() waits for such recordings. If a buffer is destroyed meanwhile, its memory is kept too, because the recordings may use the
-  // buffer.
+  // Keeps `recording` until the device has executed it, because no thread waits for it any more (Recording::left). take_turn() waits for
+  // such recordings. If a buffer is destroyed before they are done, its memory is kept too, because they may use the buffer.
   void leave(std::shared_ptr<Recording> recording);
-  // Returns whether a recording of leave() is not done yet. Frees the recordings that are done, and if all are done, the kept memory.
+  // Returns true if leave() keeps a recording that is not done. Frees the recordings that are done and, if all are done, the memory that
+  // was kept for them.
   bool has_left() const noexcept;
   bool is_busy() const;  // whether the destructor would have to wait for the driver
   void submit(VkCommandBuffer commands, VkFence fence);
@@ -83,8 +83,8 @@ class Device : public std::enable_shared_from_this<Device> {
     if (result < 0) fail_call(result, what);
   }
   [[noreturn]] void fail_call(VkResult result, const std::string& what) const;
-  // Throws device_lost if the device is known to be lost, and forked_device in a forked child. Call it before you take any lock: if another
-  // thread of the parent held the lock at the fork, the child would wait for the lock for ever.
+  // Throws device_lost if the device is known to be lost, and forked_device in a forked child. Call it before you take any lock, because a
+  // thread of the parent may have held the lock at the fork, and the child would then wait for ever.
   void check_alive() const;
   void mark_lost() const noexcept { lost_.store(true); }
   bool lost() const noexcept { return lost_.load(); }

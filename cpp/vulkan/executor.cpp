@@ -9,7 +9,7 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::int64_t kMostRecordings = 6;  // number of recordings of one program in one workspace; enough for several batch sizes
+constexpr std::int64_t kMostRecordings = 6;  // maximum number of recordings of a program in a workspace; enough for several batch sizes
 
 std::uint64_t next_executable_id() {
   static std::atomic<std::uint64_t> last{0};
@@ -51,8 +51,8 @@ void each_row(const Program& program, std::int32_t slot, const Counts& counts, C
   for (std::int64_t r = 0; r < count; ++r) copy(r * shape.width, r * stride, static_cast<std::size_t>(shape.width));
 }
 
-// The size of a new buffer is rounded up by at most a quarter, so that batches of slowly growing size do not need a new buffer each time.
-// If the device has not enough memory for the rounded size, this tries to allocate exactly `bytes`.
+// If `buffer` is too small, replaces it by a new buffer. The new size is rounded up by at most a quarter, so that batches of slowly growing
+// size do not need a new buffer each time. If the device has not enough memory for the rounded size, tries to allocate exactly `bytes`.
 const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what) {
   if (buffer && buffer->bytes() >= bytes) return buffer.get();
   std::uint64_t step = 4096;

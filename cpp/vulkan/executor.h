@@ -28,7 +28,7 @@ struct RecordingKey {
 class GpuWorkspace final : public Workspace {
  public:
   explicit GpuWorkspace(std::shared_ptr<Device> device) : device(std::move(device)) {}
-  // Returns `buffer`. If it is smaller than `bytes`, it is replaced by a larger buffer first.
+  // Returns `buffer`, after replacing it by a larger one if it has fewer than `bytes` bytes.
   const Buffer* fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what);
 
   struct Recorded {

@@ -276,7 +276,7 @@ std::vector<const char*> extensions_of(const PhysicalDevice& device) {
 Instance& Instance::get() {
   static std::mutex mutex;
   static Instance* instance = nullptr;  // never destroyed, because drivers cannot safely be unloaded while the process ends
-  check_fork();                         // before the lock: if another thread held it during a fork, it is never released in the child
+  check_fork();                         // not after locking, because a lock that another thread held at a fork stays locked in the child
   const std::lock_guard lock(mutex);
   if (instance == nullptr) {
     made_in.store(::getpid());

@@ -22,18 +22,19 @@ struct DeviceLimits {
   std::uint64_t shared = 16384;        // bytes of shared memory per workgroup
   std::uint64_t groups_x = 65535, groups_y = 65535;
   std::uint64_t memory = UINT64_MAX;  // maximum bytes of all allocations together
-  std::uint64_t submit_ms = 10;       // estimated time in milliseconds that a submission should take
+  std::uint64_t submit_ms = 10;       // number of milliseconds that a submission should take, by estimate
 };
 
-// Rounds up to a multiple of DeviceLimits::alignment. Ranges of a buffer that are bound begin at such multiples.
+// Returns `bytes`, rounded up to a multiple of DeviceLimits::alignment. Parts of a buffer that are bound to a shader begin at such
+// multiples.
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Lowers `limits` to the values in `text`, which has the form of PUMICE_VULKAN_LIMITS. Throws invalid_argument, with the invalid part of
 // `text`, if `text` is not valid.
 void lower_limits(DeviceLimits& limits, std::string_view text);
 
-// The shape of a product of cooperative matrices, m x k by k x n (f16 x f16, sums in float32). A full subgroup of `subgroup` lanes computes
-// it.
+// The shape of a product of cooperative matrices, m x k by k x n. The matrices are f16, and the sums are float32. A full subgroup of
+// `subgroup` lanes computes the product.
 struct CooperativeShape {
   std::uint32_t m = 0, n = 0, k = 0, subgroup = 0;
 };
@@ -69,7 +70,7 @@ class Instance {
   const InstanceApi& api() const { return api_; }
   const std::vector<PhysicalDevice>& devices() const { return devices_; }
   std::uint32_t loader_version() const { return loader_version_; }
-  // Sets `total` and `free` to the bytes of the device's largest device-local heap.
+  // Sets `total` to the size of the device's largest device-local heap, and `free` to the number of free bytes in this heap.
   void memory(const PhysicalDevice& device, std::uint64_t& total, std::uint64_t& free) const;
   // Returns true if this process was forked after the instance was made. Such a process must not use any Vulkan handle.
   static bool forked() noexcept;
@@ -83,7 +84,7 @@ class Instance {
   std::vector<PhysicalDevice> devices_;
 };
 
-// Returns whether the environment variable, which is a list separated by commas, contains this variant. There are three such variables.
+// Returns true if the environment variable has `variant` in its list, which is separated by commas. There are three such variables.
 // PUMICE_VULKAN_DISABLE="integer_dot,cooperative_matrix" switches these variants off. PUMICE_VULKAN_ENABLE switches on variants that the
 // device can run but that are slow on it. PUMICE_VULKAN_BREAK is for tests and puts a wrong number in the results of a variant's self-test.
 bool listed_in(const char* variable, std::string_view variant);

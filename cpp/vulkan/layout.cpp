@@ -1,5 +1,5 @@
-// Each format has a function pack_NAME(), which unpacks a block of the file and writes its codes and scales to the planes of a row. All
-// other code is common to all formats.
+// Each format has a function pack_NAME(), which converts one block of a file. It writes the codes and scales of the block to the planes of
+// a row. All other code is common to all formats.
 #include "vulkan/layout.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Planes {
   std::uint8_t *codes, *high, *scales, *supers;
 };
 
-// Number of weights per word of each plane; 0 if there is no such plane.
+// For each plane, the number of weights in one word; 0 if the format has no such plane.
 struct Layout {
   std::int64_t codes, high, scales, supers;
 };
@@ -46,8 +46,8 @@ const Layout& layout_of(Format format, std::int64_t cols) {
 // ---------------------------------------------------------------- pieces
 using Bytes = const std::uint8_t*;
 
-// Writes n codes of `bits` bits to a plane, from weight `first` on. `codes` has one code per byte. Weight i of a word is at bit
-// 8 (i % 4) + bits (i / 4). `first` and n are multiples of the number of weights in a word.
+// Writes `n` codes of `bits` bits to a plane, for the weights `first` to `first` + n - 1. `codes` has one code per byte. In a word of the
+// plane, the code of weight i is at bit 8 (i % 4) + bits (i / 4). `first` and `n` must be multiples of the number of weights in a word.
 template <int bits>
 void put(std::uint8_t* plane, std::int64_t first, const std::uint8_t* codes, int n) {
   constexpr int kPerWord = 32 / bits;
