@@ -52,9 +52,9 @@ struct MixtureDefaults {
   const char* width_key = "moe_intermediate_size";  // config.json's key for the number of hidden columns of an expert
   std::int32_t experts = 0, chosen = 0;
   std::int32_t width = 0;  // default of `width_key`; 0: the default is the width of the layer's network (read_sizes())
-  // A setting of files says whether the weights of the chosen experts are divided by their sum. config.json has it at `normalised_key`,
-  // with the default `normalised`. GGUF files have it in expert_weights_norm, with the default `gguf_normalised`. If `normalised` is empty,
-  // the family has no such setting, and the weights are divided.
+  // Whether the weights of the chosen experts are divided by their sum. config.json has this setting at `normalised_key`, with the default
+  // `normalised`. GGUF files have it in expert_weights_norm, with the default `gguf_normalised`. If `normalised` is empty, the family has
+  // no such setting, and the weights are divided.
   std::string_view normalised_key = "norm_topk_prob";
   std::optional<bool> normalised;
   bool gguf_normalised = true;
@@ -89,7 +89,7 @@ std::vector<bool> read_dense_layers(const Reader& read, const Config& c, const D
 // shared_expert_intermediate_size.
 SharedExpert read_opened_expert(const Reader& read, const Mixture& mixture, std::int32_t width);
 
-// Sets the network of each layer with experts to `mixture` (Qwen's MoE models). In GGUF files all layers have experts. In config.json,
+// Sets `mixture` as the network of each layer with experts (Qwen's MoE models). In GGUF files all layers have experts. In config.json,
 // layer i, counted from 0, has experts if i + 1 is a multiple of decoder_sparse_step and mlp_only_layers does not list i.
 void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture);
 
@@ -97,9 +97,9 @@ void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture);
 // expert, removes the note of that number, because GGUF files then have neither.
 void say_shared_width(const Reader& read, const Config& c);
 
-// Sets the network of each layer for which has() returns true to `mixture`.
+// Sets `mixture` as the network of each layer for which has() returns true.
 void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(std::size_t layer)>& has);
-// Reads a mixture, and sets the network of each layer that has experts according to defaults.dense to it.
+// Reads a mixture, and sets it as the network of each layer that has experts according to defaults.dense.
 void read_mixtures(const Reader& read, Config& c, const MixtureDefaults& defaults);
 
 }  // namespace pumice::model

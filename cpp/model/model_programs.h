@@ -1,5 +1,5 @@
-// Keeps a model's programs. Placement, packing, foresee() and prepare() all need them, so each program is written and checked when it is
-// first requested, and then kept.
+// Keeps a model's programs, because placement, packing, foresee() and prepare() all need them. Each program is written and checked when it
+// is first requested.
 #pragma once
 
 #include <cstddef>

@@ -51,7 +51,7 @@ void add_position_tables(const WeightReader& reader, Description& d) {
   const Config& c = d.config;
   if (!c.alibi_slopes.empty()) d.alibi_slopes = d.add(Vector{.name = "ALiBi slopes", .values = c.alibi_slopes});
   if (!c.position_buckets) return;
-  // The file's table has one row per bucket, but operations need one bias per distance.
+  // The file's table has one row per bucket, but operations need one bias per distance, so the table is converted.
   d.position_reach = position_reach(*c.position_buckets);
   Vector table = reader.read_table(Role::position_bias);
   table.values = bias_by_distance(*c.position_buckets, table.values);

@@ -45,7 +45,7 @@ Program head_program(const Description& d);  // computes logits from hidden rows
 // stage, whose caches the program shares. side_logits_program() returns the program that computes logits from the rows of side_program().
 Program side_program(const Description& d, const SidePart& side, std::size_t first, bool after_trunk);
 Program side_logits_program(const Description& d, const SidePart& side);
-// An end of a model: what follows the trunk's last layer for one kind of result.
+// An end of a model is what follows the trunk's last layer for one kind of result.
 struct EndOutput {
   std::string_view name;  // the end's name in the table of plan()
   Output output;          // the last stage's body_program() with this output includes the end
@@ -55,9 +55,9 @@ struct EndOutput {
 std::vector<EndOutput> ends_of(const Description& d);
 Program log_prob_program(const Description& d);  // computes log-probabilities from hidden rows and target ids
 
-// top_program() computes the numbers that sampling needs from hidden rows. They are the kTopLogits largest logits, and the logits of up to
-// top_reported(vocab) reported ids. kTopLogits is greater than the usual top_k. The result has about an eighth as many numbers as there are
-// logits, and at most 17 KB per row.
+// top_program() computes the logits that sampling needs from hidden rows. They are the kTopLogits largest logits, and the logits of up to
+// top_reported(vocab) ids that the caller chooses (Batch::reported). kTopLogits is greater than the usual top_k. The result has about an
+// eighth as many numbers as the vocabulary, and at most 17 KB per row.
 inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);

@@ -139,7 +139,7 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   // "su" is an older name of longrope (Phi-3). GGUF files do not have the name longrope, but they have the tensors of its factors.
   const bool tensors = gguf && (read.file().find("rope_factors_short.weight") || read.file().find("rope_factors_long.weight"));
   if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
-  // mrope differs from a plain rope only for images. For tokens of text, the positions of all its sections are equal (Qwen2-VL).
+  // For tokens of text, mrope is a plain rope, because the positions of all its sections are equal (Qwen2-VL).
   if (s.type == "mrope") s.type = "default";
   // With Hunyuan's key alpha, the type "dynamic" is not dynamic: the base is multiplied by the same number for texts of all lengths
   // (RopeDefaults::stretch).
@@ -288,8 +288,8 @@ RopeDefaults in_kind_of_file(const Config& c, RopeDefaults defaults) {
   return defaults;
 }
 
-// Returns the name of the config.json object that has the rope settings of all layers, or of the layers without a window if they have
-// settings of their own.
+// Returns the name of the config.json object with the rope settings of all layers. If layers with a window have settings of their own,
+// returns the name of the object for the other layers.
 std::string rope_object(const Reader& read) {
   const auto object = [&](const char* name) { return !read.gguf() && read.object(read.key("", name)); };
   if (!object("rope_parameters")) return "rope_scaling";

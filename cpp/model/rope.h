@@ -47,8 +47,8 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 // be called after read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
 
-// Records, for a GGUF file to be written, how many pairs of columns rotate by a token's position in time, in height and in width. The
-// numbers are mrope_section of config.json, or `otherwise` if config.json has none. For text tokens the three positions are equal.
+// Notes for the GGUF file how many pairs of columns rotate by a token's position in time, in height and in width. The numbers are
+// mrope_section of config.json, or `otherwise` if config.json has none. For text tokens the three positions are equal.
 void say_sections(const Reader& read, const std::vector<std::int64_t>& otherwise);
 
 // Returns m = 0.1 * mscale_all_dim * ln(factor) + 1 (YaRN, Peng et al. 2023, section 3.4), or 1 without this scaling. Models with latent

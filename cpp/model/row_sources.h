@@ -26,9 +26,9 @@ ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const fil
 // caches whole matrices.
 ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                  std::int64_t cols, std::shared_ptr<files::Slices> slices);
-// Returns a function that reads rows of a stack with one matrix per head. The tensor has the transposed matrices, one after another. Each
-// run of `part` is one head: its rows in the tensor are the columns of the head's matrix, which therefore has part.run columns. The rows
-// returned are in format F32 if the tensor's format packs weights in blocks, and otherwise in the tensor's format.
+// Returns a function that reads rows of a stack with one matrix per head. The tensor has the transposed matrices, one after another. A run
+// of `part` has the tensor's rows for one head. These rows are the columns of the head's matrix, so the matrix has part.run columns. The
+// rows returned are in format F32 if the tensor's format packs weights in blocks, and otherwise in the tensor's format.
 ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                std::shared_ptr<files::Slices> slices);
 // Returns a function that reads rows of MXFP4 from a tensor of codes, [experts, rows, blocks, 16], and a tensor of scales, [experts, rows,

@@ -32,8 +32,8 @@ std::int32_t ssd_value_dim(const Reader& read, std::int32_t heads, const ScanDef
   return defaults.inner / heads;
 }
 
-// Returns one bound of time_step_limit: the lower (end 0) or the upper (end 1). transformers writes infinity as an object with the key
-// __float__.
+// Returns one bound of time_step_limit, the lower bound for `end` 0 and the upper bound for `end` 1, or `otherwise` if there is none.
+// transformers writes infinity, which means no bound, as an object with the key __float__.
 double step_limit(const Reader& read, std::size_t end, double otherwise) {
   const std::string where = read.key("", "time_step_limit");
   const std::string item = str(where, ".", end);

@@ -23,9 +23,9 @@ struct ScanDefaults {
 Recurrent read_delta(const Reader& read, const Config& c, const ScanDefaults& defaults);
 
 // Returns a mixer of Mamba-2. config.json has its settings in mamba_n_heads, mamba_n_groups, mamba_d_state, mamba_d_head, mamba_d_conv,
-// mamba_conv_bias, mamba_proj_bias and hidden_act. Its norm has the model's eps, follows the gate, and normalises each group of columns
-// separately. Throws ErrorKind::unsupported_model for a time_step_limit, because transformers applies this limit when it computes whole
-// texts but not when it computes single steps.
+// mamba_conv_bias, mamba_proj_bias and hidden_act. The mixer's norm follows the gate, has the model's eps, and normalises each group of
+// columns separately. Throws ErrorKind::unsupported_model for a time_step_limit, because transformers applies this limit when it computes
+// whole texts but not when it computes single steps.
 Recurrent read_ssd(const Reader& read, const Config& c, const ScanDefaults& defaults);
 
 }  // namespace pumice::model

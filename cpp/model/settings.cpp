@@ -231,7 +231,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
       full_every = read.in_range(*pattern, 1, kMaxLayers, read.key("", key));
     }
   }
-  // The value in a GGUF file is a number n (every n-th layer has no window) or one flag per layer.
+  // sliding_window_pattern in a GGUF file is a number n (every n-th layer has no window) or a list with one flag per layer.
   const std::string pattern = read.key("attention.sliding_window_pattern", "");
   if (c.gguf && read.file().has(pattern)) {
     if (const auto* flags = std::get_if<std::vector<bool>>(read.file().value(pattern))) {

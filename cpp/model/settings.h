@@ -34,7 +34,7 @@ struct SizeDefaults {
   // True if layers may have different numbers of query heads. config.json then has them in num_attention_heads_per_layer, and a GGUF file
   // has them in a list.
   bool own_heads = false;
-  bool all_predict = false;  // true for assistants: GGUF files count all their layers as layers that predict draft tokens
+  bool all_predict = false;  // true for assistants, because GGUF files count an assistant's layers as layers that predict draft tokens
 };
 
 // Sets hidden_size, n_ctx, eps and logit_softcap, and adds layers that have neither a mixer nor a network.
@@ -97,8 +97,8 @@ struct WindowDefaults {
   bool used = true;             // value of use_sliding_window if config.json does not have this key
   std::int64_t first = 0;       // default of max_window_layers, the index of the first layer with a window; 0: the family has no such key
   bool full_first = false;      // true: layers 0, n, 2n, ... (counted from 0) have no window, where n is `full_every` (ModernBERT)
-  // The first `lead` layers follow a pattern with `lead_full_every` in place of `full_every`. The layers after them are counted as if layer
-  // `lead` were the first layer (Command A+).
+  // For the first `lead` layers, `lead_full_every` replaces `full_every`. The layers after them are counted as if layer `lead` were the
+  // first layer (Command A+).
   std::int64_t lead = 0, lead_full_every = 0;
   bool symmetric = false;  // true: the file has the size of the whole window, half of which is on each side of a token
   GgufWindows gguf = GgufWindows::none;

@@ -51,7 +51,7 @@ void add_taps(const WeightReader& reader, Description& d) {
 }
 
 void add_key_norms(Description& d) {
-  std::map<std::pair<std::int32_t, std::int32_t>, VectorId> known;  // keys: key_heads and key_dim
+  std::map<std::pair<std::int32_t, std::int32_t>, VectorId> known;  // by key_heads and key_dim
   d.key_norms.assign(d.config.layers.size(), VectorId::none);
   for (std::size_t i = 0; i < d.config.layers.size(); ++i) {
     const Recurrent* r = d.config.layers[i].if_recurrent();

@@ -212,8 +212,8 @@ bool TensorNames::shared(Role role) const {
   return of(role) != Of::draft && !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
 }
 
-// Sets prefix_ to the prefix under which the file has the token embedding, because transformers saves a model with or without the prefix of
-// a task's wrapper class.
+// Sets prefix_ to the prefix under which the file has the token embedding. transformers saves a model with or without the prefix of a
+// task's wrapper class, so any prefix of the family is possible.
 void TensorNames::choose_prefix() {
   const auto embeddings = names_of(Role::token_embedding);
   for (std::string_view prefix : config_.family->prefixes) {
@@ -353,7 +353,7 @@ std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer
   return names;
 }
 
-// Returns the parts of tensor names that precede the number of a layer in this kind of file: "blk.", "model.layers.".
+// Returns the parts of tensor names before the number of a layer in this kind of file, for example "blk." or "model.layers.".
 std::set<std::string> TensorNames::before_layers() const {
   std::set<std::string> found;
   for (const auto& names : {config_.family->names, config_.family->more_names}) {
@@ -370,7 +370,8 @@ std::set<std::string> TensorNames::before_layers() const {
 void TensorNames::require_no_more_layers() const {
   const Reader read(Reader(file_), config_.family->keys);
   auto [key, count] = layers_of_file(read);
-  // Layers that predict draft tokens come after the others (DeepSeek V3, GLM-4.5). The number in a GGUF file's block_count includes them.
+  // Layers that predict draft tokens come after the others (DeepSeek V3, GLM-4.5). block_count of a GGUF file includes them, but the number
+  // of layers in config.json does not.
   if (!config_.gguf) {
     const std::string more = read.key("", "num_nextn_predict_layers");
     count += read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, more);

@@ -211,8 +211,8 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
   const std::size_t row_axis = transposed ? 1 : 0;
   const std::int64_t whole = found.part.of_rows(ask.rows).whole;
-  // When llama.cpp quantizes a file, it drops a first dimension of 1. The table of RoBERTa's single token type and the classifier of a
-  // reranker with a single label then have only one dimension.
+  // When llama.cpp quantizes a file, it drops a first dimension of 1, which is added again here. The tensors are the table of RoBERTa's
+  // single token type, and the classifier of a reranker with a single label.
   std::vector<std::int64_t> shape = tensor.shape;
   if (d_.config.gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
   if (shape.size() != 2 || (!any && shape[row_axis] != whole) || shape[1 - row_axis] != ask.cols) {

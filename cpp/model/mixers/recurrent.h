@@ -8,7 +8,7 @@ namespace pumice::model {
 
 class RecurrentMixer {
  public:
-  // Allocates slots as wide as the widest layer needs. Narrower layers use the first columns of these slots.
+  // Adds slots (buffers for rows) to the program. They are as wide as the widest layer needs, and narrower layers use their first columns.
   RecurrentMixer(Writer& writer, States& states);
 
   // Writes the operations of the mixer, except for its last matrix. `in` is the layer's input after the mixer's norm. The caller must apply

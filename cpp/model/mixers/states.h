@@ -7,7 +7,8 @@ namespace pumice::model {
 
 class States {
  public:
-  // If `kept` is false, the program computes whole texts. Its operations then begin with zeros and store no state.
+  // If `kept` is true, states are kept from run to run. Otherwise the program computes whole texts, so its operations begin with zeros and
+  // store no state.
   States(Writer& writer, bool kept) : w_(writer), kept_(kept) {}
 
   StateId add(const StateShape& shape) {

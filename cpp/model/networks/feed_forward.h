@@ -12,7 +12,7 @@ struct FeedForwardRoles {
 
 class FeedForwardNetwork {
  public:
-  // Allocates a slot as wide as the widest layer needs. Narrower layers use the first columns of this slot.
+  // Adds a slot (a buffer for rows) to the program. It is as wide as the widest layer needs, and narrower layers use its first columns.
   explicit FeedForwardNetwork(Writer& writer);
 
   BranchEnd write(std::size_t layer, const FeedForward& network, const View& in,

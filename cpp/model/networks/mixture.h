@@ -10,14 +10,13 @@ namespace pumice::model {
 
 class MixtureNetwork {
  public:
-  // Allocates slots as wide as the widest layer needs. Narrower layers use the first columns of these slots. `feed_forward` writes shared
-  // experts.
+  // Adds slots (buffers for rows) to the program. They are as wide as the widest layer needs, and narrower layers use their first columns.
+  // `feed_forward` writes shared experts.
   MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward);
 
-  // Writes the mixture's operations, except for the last steps, which the caller must write. Returns these steps (BranchEnd); the sum of
-  // their results is the mixture's output. The last of them is the Experts operation, which reads `in`. With Mixture::own_norms, there is a
-  // single step, whose rows are the whole output. `in` is the layer's input after the network's norm, and `row` is the input before that
-  // norm.
+  // Writes the mixture's operations except for the last steps, which the caller must write. Returns these steps. The sum of their results
+  // is the mixture's output. The last of them is the Experts operation, which reads `in`. With Mixture::own_norms, the only step has the
+  // finished output. `in` is the layer's input after the network's norm, and `row` is the input before that norm.
   std::vector<BranchEnd> write(std::size_t layer, const Mixture& mixture, const View& in, const View& row);
 
  private:
