@@ -23,8 +23,9 @@ std::optional<std::string_view> take_line(std::string_view& text) {
   return line;
 }
 
-// Returns the folders of the cgroups that contain this process and can limit it, innermost first (cgroups(7)). In version 1 of cgroups,
-// each controller, such as "cpu", has a hierarchy of its own. If `controller` is "", the hierarchy is that of version 2.
+// Returns the folders of the cgroups that contain this process and can limit it, innermost first (cgroups(7)). In cgroup version 1, each
+// controller has a hierarchy of its own, and `controller` is its name, for example "cpu". For version 2, which has one hierarchy,
+// `controller` is "".
 std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
   std::string path;
   if (const auto groups = text_of(root + "/proc/self/cgroup")) {
