@@ -46,8 +46,8 @@ void subtract_products(float* a, std::int64_t stride, std::int64_t first, std::i
   }
 }
 
-// Computes the factor's numbers in row r, columns [column, end), for the strip that begins at `column`. The products of the earlier columns
-// must already be subtracted, and the rows before r of this strip must be final.
+// Computes the factor's numbers in row r, columns [column, end). The products of the columns before `column` must already be subtracted,
+// and the rows before r must be final in these columns.
 void solve_row(float* a, std::int64_t stride, std::int64_t r, std::int64_t column, std::int64_t end) {
   float* row = a + r * stride;
   for (std::int64_t c = column; c < std::min(end, r + 1); ++c) {

@@ -101,7 +101,7 @@ class Rows {
     errors_[c].row[v] = weights_[c].row[v] - search::value<f>(level, fit);
   }
 
-  // Writes to `x` the values that columns of a block should have to compensate for the errors of the columns before them.
+  // Writes to `x`, for `count` columns from `column` on, the values that compensate for the errors of the earlier columns.
   void targets(std::int64_t column, const Column* sums, int v, int count, Lanes* x) const {
     for (int i = 0; i < count; ++i) {
       const std::int64_t c = column + i;
