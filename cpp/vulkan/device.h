@@ -75,7 +75,7 @@ class Device : public std::enable_shared_from_this<Device> {
   // Returns true if leave() keeps a recording that is not done. Frees the recordings that are done and, if all are done, the memory that
   // was kept for them.
   bool has_left() const noexcept;
-  bool is_busy() const;  // whether the destructor would have to wait for the driver
+  bool is_busy() const;  // returns true if the destructor must wait for the driver
   void submit(VkCommandBuffer commands, VkFence fence);
   VkResult wait_idle();  // waits until the device has finished all submitted work
   // Throws the error that belongs to `result` if it is a failure. If the error is device_lost, check_alive() throws from then on.
@@ -106,9 +106,9 @@ class Device : public std::enable_shared_from_this<Device> {
     VkDeviceMemory memory = VK_NULL_HANDLE;
     std::uint64_t bytes = 0;
   };
-  void settle(const Cancel& cancel);              // waits until left_ is empty; the caller holds the lock turn()
-  void free_left() const noexcept;                // removes recordings that are done from left_; if it is then empty, frees left_memory_
-  void give_back(const Memory& memory) noexcept;  // frees a buffer's memory, or moves it to left_memory_ if left_ is not empty
+  void settle(const Cancel& cancel);              // waits until the recordings in left_ are done; the caller must hold the lock turn()
+  void free_left() const noexcept;                // frees the recordings in left_ that are done and, if all are done, left_memory_
+  void give_back(const Memory& memory) noexcept;  // frees a buffer's memory, or moves it to left_memory_ if a recording in left_ may use it
   void release(const Memory& memory) const noexcept;
   explicit Device(const PhysicalDevice& physical);
   void create();
@@ -125,8 +125,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::timed_mutex turn_;
   std::mutex queue_mutex_;
   mutable std::mutex left_mutex_;
-  mutable std::vector<std::shared_ptr<Recording>> left_;  // recordings of leave() that may not be done yet
-  mutable std::vector<Memory> left_memory_;               // memory of buffers that were destroyed while left_ was not empty
+  mutable std::vector<std::shared_ptr<Recording>> left_;  // recordings that leave() keeps; some of them may be done
+  mutable std::vector<Memory> left_memory_;               // memory of destroyed buffers that the recordings in left_ may use
   mutable std::atomic<bool> any_left_{false};             // false if left_ is empty
   mutable std::atomic<std::uint64_t> allocated_{0};
   mutable std::atomic<bool> lost_{false};

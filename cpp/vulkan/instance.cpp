@@ -379,7 +379,7 @@ void Instance::memory(const PhysicalDevice& device, std::uint64_t& total, std::u
     // If the driver reports no budget, a tenth of the memory is left to other programs.
     const std::uint64_t usable =
         device.memory_budget ? budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]) : size / 10 * 9;
-    if (size > total) {  // only the largest heap counts, because smaller heaps are windows into it
+    if (size > total) {  // only the largest heap counts, because smaller heaps are parts of it that the host can access
       total = size;
       free = usable;
     }
