@@ -351,7 +351,7 @@ Program product_program(const Description& d, const WeightShapes& shapes, std::s
   const auto slot = static_cast<std::int32_t>(program.slots.size());
   SlotShape shape{Rows::tokens, program.slots[static_cast<std::size_t>(program.output)].width};
   std::vector<Op> ops;
-  // Inputs that are in the new slot and whose source has not been overwritten since. Each has its index in `inputs`.
+  // Inputs of products that have been copied to `slot`, and that the program has not overwritten since. Each has its index in `inputs`.
   std::vector<std::pair<View, std::size_t>> current;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     View in;

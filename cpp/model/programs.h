@@ -35,8 +35,8 @@ struct ProductInput {
   std::vector<MatrixId> matrices;
 };
 // Returns layer_program() with more columns in its output rows. They hold the inputs of all Linear and GatedLinear operations, and of each
-// HeadLinear whose heads all read the same columns. An input that several products read is there once. Sets `inputs` to the columns of each
-// input.
+// HeadLinear whose heads all read the same columns. If several products read the same input, the rows have it only once. Sets `inputs` to
+// the columns of each input.
 Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs);
 Program head_program(const Description& d);  // computes logits from hidden rows
 // A side part is a draft head or an assistant, which predicts the token after an id. side_program() returns the program of its layers. The

@@ -30,7 +30,8 @@ struct GgufNotes {
   std::map<std::string, files::Value, std::less<>> keys;
   // The tensors of the GGUF file that are not made from tensors of the folder. They are divisors of rope frequencies.
   std::map<std::string, std::vector<float>> tensors;
-  // For each role, the numbers by which llama.cpp's converter multiplies the matrix and the bias, one after another.
+  // Numbers for a role. llama.cpp's converter multiplies the role's matrix by each number in `weight`, and its bias by each number in
+  // `bias`.
   struct Factors {
     std::vector<double> weight, bias;
   };

@@ -1,4 +1,4 @@
-// Adds weights of recurrent mixers and short convolutions that operations need in another form than files have.
+// Adds weights of recurrent mixers and short convolutions that operations need in another form than files have them.
 #pragma once
 
 namespace pumice::model {

@@ -246,8 +246,8 @@ std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_
   return names;
 }
 
-// Returns the tensor, or null if the file does not have it. `old_suffix` is for BERT checkpoints of 2018, in which the weight and the bias
-// of a LayerNorm are called gamma and beta.
+// Returns the tensor of a name with `suffix` or `old_suffix`, or null if the file does not have it. `old_suffix` is for BERT checkpoints of
+// 2018, in which the weight and the bias of a LayerNorm are called gamma and beta.
 const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t layer, std::string_view suffix,
                                              std::string_view old_suffix) const {
   for (const std::string& begin : in_file(name, layer)) {

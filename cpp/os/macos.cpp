@@ -158,8 +158,8 @@ std::filesystem::path program() {
   return ::_NSGetExecutablePath(path.data(), &bytes) == 0 ? std::filesystem::canonical(path.data(), ignored) : std::filesystem::path();
 }
 
-// The names are those of the loader of the Vulkan SDK and, after them, those of MoltenVK, which works without a loader. The full paths are
-// needed because dlopen() does not search Homebrew's folder on Apple silicon.
+// The first names are those of the Vulkan SDK's loader. The other names are those of MoltenVK, which works without a loader. The full paths
+// are needed because dlopen() does not search Homebrew's folder on Apple silicon.
 VulkanLoader vulkan_loader() {
   static constexpr const char* kNames[] = {
       "libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib",

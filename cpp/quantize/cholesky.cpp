@@ -15,8 +15,8 @@ namespace {
 using search::kLanes;
 using search::Lanes;
 
-// kStrip is the number of columns in a strip, a multiple of kLanes. kColumns is the number of columns that are summed at the same time,
-// with all sums in registers.
+// kStrip is the number of columns in a strip, a multiple of kLanes. kColumns is the number of columns that are computed at the same time,
+// with all their sums in registers.
 constexpr std::int64_t kStrip = 64, kColumns = 4;
 
 Lanes load(const float* p) {

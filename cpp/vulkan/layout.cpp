@@ -1,5 +1,5 @@
-// Each format has a function pack_NAME(), which converts one block of a file. It writes the codes and scales of the block to the planes of
-// a row. All other code is common to all formats.
+// Each format has a function pack_NAME(), which writes the codes and scales of one block of a file to the planes of a row. All other code
+// is common to all formats.
 #include "vulkan/layout.h"
 
 #include <algorithm>

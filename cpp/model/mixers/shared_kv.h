@@ -18,7 +18,7 @@ class SharedKv {
   SharedKv(Writer& writer, bool cached, std::size_t last, bool for_sides);
 
   // Returns the number of columns for keys and values in a row that enters layer `border`. The row has the keys and values of each earlier
-  // layer whose keys and values are needed from `border` on.
+  // layer whose keys and values layer `border` or a later layer needs.
   std::int32_t width(std::size_t border) const;
   // Splits `columns` of the program's input row into the keys and values of earlier layers, and keeps their views. If layers of this
   // program attend to them, also stores them in this program's caches.
