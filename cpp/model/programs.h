@@ -29,7 +29,7 @@ Program layer_program(const Description& d, std::size_t layer);
 // Returns the part of layer_program() before attention. The columns of its output rows are the inputs of attention. Sets `attend` to the
 // layer's Attend operation, with views of these columns as its inputs.
 Program query_program(const Description& d, std::size_t layer, Attend& attend);
-// The columns in the output rows of product_program() that hold one input, and the matrices that multiply this input.
+// The columns in the output rows of product_program() that hold one input of matrix products, and the matrices that multiply this input.
 struct ProductInput {
   std::int32_t col = 0, width = 0;
   std::vector<MatrixId> matrices;

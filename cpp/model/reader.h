@@ -46,8 +46,8 @@ class Reader {
   explicit Reader(const files::ModelFile& file, GgufNotes* notes = nullptr);
   // Copies `plain`. `names` are the family's own names for keys of config.json.
   Reader(const Reader& plain, std::span<const KeyName> names) : Reader(plain) { names_ = names; }
-  // Returns true if the Reader makes notes for a GGUF file. Only then read keys of config.json that only convert() needs, so that load()
-  // does not fail if such a key has a strange value.
+  // Returns true if the Reader makes notes for a GGUF file. If it does not, leave out keys of config.json that only convert() needs, so
+  // that load() does not fail because of a strange value in them.
   bool notes() const { return notes_ != nullptr; }
   // Returns a copy that notes nothing.
   Reader quiet() const {

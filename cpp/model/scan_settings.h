@@ -12,8 +12,8 @@ namespace pumice::model {
 // The defaults of a configuration class, for config.json. 0 means that there is no default.
 struct ScanDefaults {
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0, taps = 4;
-  // The number of columns of all value heads together, from which the number of columns of one head follows if config.json has "auto" or
-  // nothing for it. 0: the default for one head is `value_dim`.
+  // The number of columns of all value heads together. If config.json has "auto" or nothing for the number of columns of one head, it is
+  // computed from `inner`. If `inner` is 0, the default for one head is `value_dim`.
   std::int32_t inner = 0;
 };
 

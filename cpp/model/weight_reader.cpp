@@ -120,7 +120,7 @@ std::vector<float> WeightReader::values_of_experts(const TensorNames::Found& fou
   return values_in(tensor, part, ask.experts * ask.rows);
 }
 
-// Returns the first `count` values of a part of the tensor.
+// Returns the first `count` values of the part `part` of a tensor.
 std::vector<float> WeightReader::values_in(const files::TensorInfo& tensor, const Part& part, std::int64_t count) const {
   const std::vector<float> all = file_->read_floats(tensor);
   std::vector<float> values(static_cast<std::size_t>(count));

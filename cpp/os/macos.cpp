@@ -129,8 +129,8 @@ int reserve_space(int file, off_t length) {
   return ::fcntl(file, F_PREALLOCATE, &space);
 }
 
-// fsync() only passes the bytes to the disk, which may keep them in a cache; F_FULLFSYNC also empties that cache. File systems that do not
-// support F_FULLFSYNC get fsync().
+// fsync() only passes the bytes to the disk, which may keep them in a cache. F_FULLFSYNC also empties this cache. File systems without
+// F_FULLFSYNC get fsync().
 int sync(int file) {
   if (::fcntl(file, F_FULLFSYNC) == 0) return 0;
   return errno == ENOTSUP || errno == ENOTTY || errno == EINVAL ? ::fsync(file) : -1;

@@ -1,4 +1,4 @@
-// GpuCaches is the memory of a device whose contents remain from run to run. It has the pages of a model's caches, and the states of the
+// GpuCaches is the part of a device's memory that is kept from run to run. It has the pages of a model's caches, and the states of the
 // model's recurrent operations.
 #pragma once
 

@@ -26,7 +26,7 @@ class RecurrentMixer {
 
   Writer& w_;
   States& states_;
-  // The results of the projections, q, k and v after the convolution, and the output of the recurrence.
+  // parts_ has the results of the projections, mixed_ has q, k and v after the convolution, and scanned_ has the output of the recurrence.
   View parts_, mixed_, scanned_;
 };
 

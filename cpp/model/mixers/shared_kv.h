@@ -1,7 +1,7 @@
 // SharedKv finds the keys and values that each layer attends to. A program with caches has them in a cache. In a program without caches, a
-// layer with its own keys and values reads them from their slot. A layer that shares those of an earlier layer (Attention::kv_from) reads a
-// copy that was kept for it. If such layers are in different pipeline stages, the keys and values pass between the stages as columns of the
-// rows.
+// layer with its own keys and values reads them from their slot. A layer that shares the keys and values of an earlier layer
+// (Attention::kv_from) reads a copy that was kept for it. If the two layers are in different pipeline stages, the keys and values pass
+// between the stages as columns of the rows.
 #pragma once
 
 #include <map>
