@@ -167,7 +167,8 @@ constexpr std::string_view kOtherParts[] = {
     "mtp.",
     "mtp_",
 };
-// The same for GGUF files. The list has the rope factors because no role reads them; rope_factors.cpp does.
+// Beginnings of names of tensors in GGUF files that no role reads. The rope factors are read by rope_factors.cpp, and the other tensors do
+// not affect the model's results.
 constexpr std::string_view kOtherPartsInGguf[] = {"dec.", "output.", "rope_freqs.", "rope_factors_"};
 
 bool begins_with_one_of(std::span<const std::string_view> beginnings, std::string_view name) {

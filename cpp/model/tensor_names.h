@@ -34,7 +34,7 @@ class TensorNames {
 
   struct Found {
     TensorName name{};
-    const files::TensorInfo* tensor = nullptr;  // null: the file has no such tensor; the first expert's tensor if each expert has one
+    const files::TensorInfo* tensor = nullptr;  // null: the file has no such tensor. If each expert has a tensor, the first expert's
     Part part;                                  // the role's rows in the tensor, or in each expert's matrix
   };
   Found weight(Role role, std::size_t layer) const { return find(role, layer, "weight", "gamma"); }

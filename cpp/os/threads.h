@@ -15,7 +15,7 @@ void name_this_thread(const char* name);
 // Informs the system that a user waits for the computations of the calling thread. Without this, macOS may run the thread on a slow core.
 void expect_work_on_this_thread();
 
-// Returns whether the calling thread is the process's first thread. In the child of a fork(), this is the only thread.
+// Returns true if the calling thread is the process's first thread. In the child of a fork(), the only thread is the first thread.
 bool on_first_thread();
 
 // The processor time that a thread has used. Other threads may read it while the thread runs.
