@@ -50,7 +50,7 @@ std::int64_t GpuLowering::rows_per_binding(std::initializer_list<View> views) co
 
 std::vector<GpuLowering::Block> GpuLowering::blocks(Rows kind, std::initializer_list<View> views, bool int8) const {
   std::int64_t most = rows_per_binding(views);
-  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // so that blocks of quantized rows begin at multiples of 256 bytes
+  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // a block of quantized rows must begin at a multiple of 256 bytes
   std::vector<Block> result;
   const std::int64_t count = run_.counts.of(kind);
   for (std::int64_t first = 0; first < count; first += most) result.push_back({first, std::min(most, count - first)});
@@ -73,8 +73,8 @@ void GpuLowering::push(KeyedDispatch& d, std::int64_t groups, double flops, doub
   work_.emplace_back(std::move(d));
 }
 
-// Copies the rows of a slot from the buffer `host` if `to_slot` is true, else to this buffer. The rows have the same stride in both, so one
-// region is enough.
+// Copies the rows of a slot from the buffer `host` to the slot if `to_slot` is true, else from the slot to `host`. One region is enough,
+// because the rows have the same stride in `host` and in the slot.
 void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
   if (slot < 0) return;
   const SlotShape& shape = run_.plan.program.slots[static_cast<std::size_t>(slot)];
@@ -103,8 +103,8 @@ std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines, const Cancel
 }
 
 // Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. If the program has mixtures of
-// experts, this also lowers batches of 16 and 512 rows, because the tiles of experts' products depend on the number of rows that an expert
-// has. The run here has one page and one state. They have no memory, because nothing is executed.
+// experts, this also lowers batches of 16 and 512 rows, because the tiles for experts depend on how many rows each expert gets. The page
+// and the state of these runs have no memory, because nothing is executed.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
   const auto one = [](std::size_t planes) {

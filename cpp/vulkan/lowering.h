@@ -29,14 +29,14 @@ struct GpuRun {
   const Tables& tables;
   const Areas& areas;
   RunBuffers buffers;
-  const Slabs::All &pages, &states;  // `pages` is empty if the program has no caches, `states` if it has no states
+  const Slabs::All &pages, &states;  // empty if the program has no caches (`pages`) or no states (`states`)
   KvFormat format = KvFormat::f32;   // format of the caches
 };
 
 // Returns the commands of a run in the order of execution.
 std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines, const Cancel& cancel);
 
-// Returns the pipelines that a program needs for batches of few rows and of many rows.
+// Returns the pipelines that a program needs, both for batches of few rows (decoding) and for batches of many rows (prefill).
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format);
 
 }  // namespace pumice::vulkan

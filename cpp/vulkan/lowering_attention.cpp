@@ -8,7 +8,7 @@
 namespace pumice::vulkan {
 namespace {
 
-// Returns one view that covers the columns of both by_query and by_key.
+// Returns one view that covers the columns of op.by_query and of op.by_key. One of the two may be empty.
 View by_place(const Attend& op) {
   if (!op.by_query) return op.by_key;
   if (!op.by_key) return op.by_query;
@@ -138,7 +138,8 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   d.bind(meta());
   d.bind(tables.parts == 1 ? rows(op.out, block, true) : partials.binding);
   const auto [bias_at, slopes_at, sinks_at, places_at] = bind_vectors(d, {op.bias, op.slopes, op.sinks, op.places});
-  // All rows are bound, because a key may be in any row. place() has checked that all rows fit in one binding.
+  // Binds by_query and by_key for all rows of the batch and not only for the block, because a query may attend to a key in any row. place()
+  // has checked that one binding can hold all rows.
   if (placed) d.bind(rows(by_place(op), {0, run_.counts.tokens}, false));
   const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
   d.set_push(
@@ -173,7 +174,8 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .places_at = places_at,
                            .distances_at = step.distances >= 0 ? run_.tables.distances_at[static_cast<std::size_t>(step.distances)] : 0});
   const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));
-  // A tile loads its keys and values once for all of its queries.
+  // Estimates the number of loaded values (`values`). A tile loads each key and value only once for all of its queries, so the number of
+  // pairs is divided by the number of queries per tile.
   const double dims = shape.key_dim + shape.value_dim, values = pairs / (tables.tile.rows * tables.tile.heads) * dims;
   push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 2 * pairs * dims,
        values * (format == KvFormat::f32   ? 4

@@ -8,7 +8,7 @@
 namespace pumice::vulkan {
 
 LinearTile listed_tile(const PhysicalDevice& device, Form form, std::int64_t rows) {
-  if (listed_few(rows)) return tile_for(kMatvecTiles, 2 * rows);  // for twice the average, because some experts have more pairs
+  if (listed_few(rows)) return tile_for(kMatvecTiles, 2 * rows);  // twice the average number of pairs, because some experts have more
   return form == Form::cooperative ? cooperative_tile(device.cooperative, device.limits, rows, true, 4) : tile_for(kGemmTiles, rows);
 }
 
@@ -56,7 +56,7 @@ void GpuLowering::experts(const ExpertsStep& step, const Block& block) {
   };
   const std::int64_t tile_rows = ceil_div(pairs, step.experts);
   const auto form = [&](bool int8) { return form_of(few || listed_few(tile_rows) ? 1 : block.count, int8, false); };
-  // Returns the rows that a product of this form reads: `in` itself, or a copy of it that is first rounded to 8 bits.
+  // Returns the rows that a product of this form reads. These are the rows `in`, or a copy of them that is rounded to 8 bits.
   const auto activations = [&](const RowsAt& in, Form form, std::int64_t count, std::int64_t cols) {
     if (form != Form::int8) return in;
     const std::int64_t words = params::quantized_row_words(cols);
@@ -115,7 +115,7 @@ void GpuLowering::experts(const ExpertsStep& step, const Block& block) {
   fold(step, block, pair_rows(area.results_at, op.out.width, false));
 }
 
-// Writes the list of the block's pairs, with tiles of at most `tile_rows` pairs.
+// Sorts the pairs of the block by expert on the device. Returns the sorted list, which is cut into tiles of at most `tile_rows` pairs.
 GpuLowering::RowsAt GpuLowering::sorted(const ExpertsStep& step, const Block& block, const ExpertArea& area, std::int64_t tile_rows) {
   constexpr uint kLanes = 64;
   const std::int64_t pairs = block.count * step.chosen, tiles = params::list_tiles(pairs, step.experts, tile_rows);

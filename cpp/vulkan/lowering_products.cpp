@@ -10,8 +10,8 @@ namespace {
 
 PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_t tile_rows, uint rows, Format format, Format format2,
                             bool gated, bool vectors, LinearTile& tile) {
-  // With kRowsOfPairs, a tile computes one pair of a row and one of its chosen experts (shaders/params.h). A tile reads the matrix of one
-  // expert only, and neighbouring pairs rarely have the same expert.
+  // `few` selects the shader matvec. It is always used with kRowsOfPairs, because each pair (a row and one of its experts) needs the matrix
+  // of its own expert, and neighbouring pairs rarely have the same expert. So a tile of several pairs would save no reads.
   const bool few = rows == params::kRowsListed ? listed_few(tile_rows) : rows == params::kRowsOfPairs || tile_rows <= kFewRows;
   std::string shader = form == Form::cooperative ? "gemm_coopmat" : few ? "matvec" : "gemm";
   if (form == Form::int8) shader += "_i8";

@@ -1,6 +1,6 @@
-// GpuLowering converts each step of a plan to dispatches. It has one operator() for each kind of step; if an operator is missing,
+// GpuLowering converts each step of a plan to dispatches. It has one operator() for each kind of step. If an operator is missing,
 // std::visit does not compile. The operators are in lowering_rows.cpp, lowering_products.cpp, lowering_experts.cpp, lowering_attention.cpp
-// and lowering_recurrent.cpp, and their common code is in lowering.cpp.
+// and lowering_recurrent.cpp. Code that several of them use is in lowering.cpp.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +31,9 @@ using Work = std::variant<KeyedDispatch, Copy>;
 // How a product is computed: with float activations, with int8 activations, or on cooperative matrices.
 enum class Form : std::uint8_t { floats, int8, cooperative };
 
-// listed_tile() returns the tile for the products of Experts with many rows (kRowsListed), if an expert has `rows` pairs on average. All
-// products of an operation use the same list, so their tiles have the same number of tokens. listed_few() returns whether experts have so
-// few pairs that the tiles are tiles of matvec.
+// The products of Experts with many rows (kRowsListed), where an expert has `rows` pairs on average. listed_few() returns whether they use
+// matvec, because experts have few pairs. listed_tile() returns their tile. All products of one operation use the same list of pairs, so
+// their tiles have the same number of tokens.
 constexpr bool listed_few(std::int64_t rows) { return 2 * rows <= kFewRows; }
 LinearTile listed_tile(const PhysicalDevice& device, Form form, std::int64_t rows);
 
@@ -78,34 +78,34 @@ class GpuLowering {
     std::int64_t first = 0, states = 0;
     std::uint64_t words = 0;
   };
-  // Rows [first, first + rows) of each of the matrices [matrix_first, matrix_first + matrices) of a stack. They lie in one piece
-  // (GpuMatrix::pieces). A matrix that is not a stack counts as a stack of one matrix.
+  // Rows [first, first + rows) of each of the matrices [matrix_first, matrix_first + matrices) of a stack, which all lie in `piece` (one of
+  // GpuMatrix::pieces). A single matrix counts as a stack of one matrix.
   struct Strip {
     const GpuMatrix* stack = nullptr;
     const RowRange* piece = nullptr;
     std::int64_t matrix_first = 0, matrices = 0, first = 0, rows = 0;
-    // Returns the offset of the first of these rows in the piece, in words.
+    // Returns the offset in words of the first of these rows from the beginning of the piece.
     std::int64_t at() const { return (matrix_first * stack->rows_each() + first - piece->first) * stack->row_words; }
   };
-  // Rows of floats or of 8-bit activations in a binding. `at` is the offset of the first row in the binding, in words, and `stride` is the
-  // number of words from one row to the next.
+  // Rows of floats or of 8-bit activations in a binding. `at` is the offset of the first row in words, and `stride` is the number of words
+  // from one row to the next.
   struct RowsAt {
     Binding binding;
     uint at = 0, stride = 0;
   };
   struct Product {
     const char* what = "";
-    RowsAt in, out, residual, route;  // route: for kRowsOfPairs the rows of Route, for kRowsListed the list of pairs
+    RowsAt in, out, residual, route;  // `route` is the output of Route for kRowsOfPairs, and the list of pairs for kRowsListed
     uint rows = params::kRowsAll;
-    std::int64_t tokens = 0;     // for kRowsListed the number of pairs, else LinearParams::tokens
-    std::int64_t tile_rows = 0;  // the number of rows for which a tile is chosen
+    std::int64_t tokens = 0;     // number of rows of `in`, or number of pairs for kRowsOfPairs and kRowsListed
+    std::int64_t tile_rows = 0;  // number of rows per matrix (an average for Experts), for which the tile is chosen
     VectorId bias = VectorId::none, bias2 = VectorId::none;
     Form form = Form::floats;
-    // The caller sets activation, scale, softcap, alphas, limit, shift, in_step, out_step, chosen and kHasWeight or kInByPair in `has`.
-    // product() sets everything else.
+    // The caller sets activation, scale, softcap, alphas, limit, shift, in_step, out_step and chosen, and in `has` only kHasWeight or
+    // kInByPair. product() sets the other members.
     params::LinearParams end{};
   };
-  struct Partials {  // the memory to which attention writes the parts of its results for a block of tiles (see AttendParams)
+  struct Partials {  // memory for the partial results of attention, which are only used if parts > 1 (see AttendParams)
     std::uint64_t queries = 0, states_at = 0;
     Binding binding;
   };
@@ -117,9 +117,9 @@ class GpuLowering {
   void quantize(const View& in);
   void quantize(const RowsAt& in, const Binding& out, std::int64_t count, std::int64_t cols);
   static std::vector<Strip> strips(const GpuMatrix& stack);
-  // Cuts two stacks of equal shape into pairs of strips. Both strips of a pair have the same rows of the same matrices.
+  // Cuts two stacks of equal shape into pairs of strips. The two strips of a pair have the same rows of the same matrices.
   static std::vector<std::pair<Strip, Strip>> strips(const GpuMatrix& stack, const GpuMatrix& stack2);
-  RowsAt activations(const View& in, const Block& block, Form form) const;  // returns the rows that a product of this form reads
+  RowsAt activations(const View& in, const Block& block, Form form) const;  // returns `in` as floats or as 8-bit numbers, as the form needs
   RowsAt rows_at(const View& v, const Block& block, bool written) const;
   void product(const Product& p, const Strip& w, const Strip& w2);
 
@@ -152,7 +152,7 @@ class GpuLowering {
   Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
   static Binding bind(const RowRange& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
-  // Binds the range of vectors that contains all of `ids`. Returns for each id the offset of its vector in this range, in words, or 0 for
+  // Binds the range of vectors that contains all of `ids`. Returns for each id the offset of its vector in this range in words, and 0 for
   // VectorId::none.
   template <std::size_t N>
   std::array<uint, N> bind_vectors(Dispatch& d, const VectorId (&ids)[N]) const {
@@ -165,8 +165,8 @@ class GpuLowering {
   }
   static void bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written);
 
-  // rows_per_binding() returns the largest number of rows that fit in one binding for each of these views. blocks() cuts all rows of a kind
-  // into blocks of at most that many rows.
+  // rows_per_binding() returns the maximum number of rows for which each of these views fits in one binding. blocks() cuts all rows of a
+  // kind into blocks of at most that many rows.
   std::int64_t rows_per_binding(std::initializer_list<View> views) const;
   std::vector<Block> blocks(Rows kind, std::initializer_list<View> views, bool int8 = false) const;
 

@@ -110,9 +110,9 @@ std::uint64_t fnv1a(std::span<const char> data) {
   return hash;
 }
 
-// Reads the file of pipelines that a driver compiled in an earlier process. Returns the data for the driver. Returns nothing if the file is
-// damaged, or if another device or driver made the data. This is checked here, because not every driver checks the data itself.
-// Section 10.6 of Vulkan 1.2 describes the header of the data.
+// Reads the cache file, which contains pipelines that a driver compiled in an earlier process. Returns its data for vkCreatePipelineCache.
+// Returns no data if the file is damaged, or if another device or driver made the data. Not every driver checks this itself. The header of
+// the data is described in section 10.6 of Vulkan 1.2.
 std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) try {
   if (path.empty()) return {};
   const auto file = files::File::open(path);
@@ -135,8 +135,8 @@ std::vector<char> read_cache(const std::string& path, const PhysicalDevice& devi
 
 }  // namespace
 
-// Returns the path of the cache file. Its folder is the first of $PUMICE_CACHE_DIR, $XDG_CACHE_HOME/pumice and $HOME/.cache/pumice whose
-// variable is set. Returns an empty path if no variable is set. Nothing is cached then.
+// Returns the path of the cache file. The folder is $PUMICE_CACHE_DIR, $XDG_CACHE_HOME/pumice or $HOME/.cache/pumice, the first whose
+// variable is set. Returns "" if none is set. Then no file is read or written.
 std::string Pipelines::file() const {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -195,7 +195,7 @@ void Pipelines::save() noexcept {
     file.write(0, bytes_of(&header, sizeof header));
     file.write(sizeof header, bytes_of(data.data(), data.size()));
     file.finish(false);  // not synced to disk, because read_cache() rejects a file that a power failure has damaged
-  } catch (...) {        // without a cache file, the next process only takes longer to compile
+  } catch (...) {        // errors are ignored, because without the file the next process only takes longer to compile
   }
 }
 

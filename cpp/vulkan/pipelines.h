@@ -1,6 +1,8 @@
-// Compute pipelines of one device. A pipeline is a shader with values for its specialisation constants. It is made when it is first needed,
-// and kept as long as the device. A driver may take seconds to compile a pipeline, and cannot be interrupted. So class Pipelines has its
-// own threads that make pipelines, and a caller whose Cancel is requested returns without waiting for them.
+// The compute pipelines of one device. A pipeline is a shader with values for its specialisation constants. It is made at its first use and
+// kept as long as the device exists.
+//
+// A driver may take seconds to compile a pipeline, and cannot be interrupted. So class Pipelines makes pipelines in threads of its own, and
+// a caller whose Cancel is requested returns without waiting for them.
 #pragma once
 
 #include <atomic>
@@ -39,8 +41,8 @@ class ComputePipeline {
   VkPipelineLayout layout() const { return layout_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   std::uint32_t bindings() const { return bindings_; }
-  // Returns true only at the first call. Some drivers (lavapipe) compile a pipeline when it first runs, so the time of its first run says
-  // nothing about later runs.
+  // Returns true at the first call and false at all later calls. The caller does not use the time of a first run as a measurement, because
+  // some drivers (lavapipe) compile the pipeline during this run.
   bool runs_first() const { return !ran_.exchange(true, std::memory_order_relaxed); }
 
  private:
@@ -66,12 +68,12 @@ class Pipelines {
   Pipelines& operator=(const Pipelines&) = delete;
 
   const ComputePipeline& get(const PipelineKey& key, const Cancel& cancel);
-  // Makes the pipelines of `keys` that do not exist yet, several at the same time. If `cancel` is requested, pipelines that are not begun
-  // and that no other caller waits for are not made.
+  // Makes those pipelines of `keys` that do not exist yet, several at the same time. After a Cancel, a pipeline is only made if its
+  // compilation has begun or if another caller waits for it.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;             // number of pipelines
   bool works() const;                   // whether a thread is making a pipeline
-  std::size_t taken_from_disk() const;  // bytes of the cache file that were given to the driver
+  std::size_t taken_from_disk() const;  // number of bytes from the cache file that the driver accepted
   void save() noexcept;                 // writes the compiled pipelines to the cache file, for the next process
 
  private:
@@ -92,12 +94,12 @@ class Pipelines {
   mutable std::mutex mutex_;
   std::map<PipelineKey, std::unique_ptr<ComputePipeline>> made_;
   std::map<PipelineKey, Job> jobs_;
-  std::deque<PipelineKey> waiting_;      // keys of pipelines to be made, in order; a key without a waiting job in jobs_ is skipped
+  std::deque<PipelineKey> waiting_;      // keys of pipelines to be made, in order; a key is skipped if jobs_ has no waiting job for it
   std::condition_variable one_is_done_;  // notified when a job has ended
   std::vector<os::Thread> threads_;      // threads that make pipelines; each ends when waiting_ is empty
   std::size_t running_ = 0;              // number of threads in threads_ that have not ended
   VkPipelineCache cache_ = VK_NULL_HANDLE;
-  std::size_t taken_ = 0;  // bytes of the cache file that the driver accepted
+  std::size_t taken_ = 0;  // number of bytes from the cache file that the driver accepted
   std::size_t saved_ = 0;  // number of pipelines when the cache file was last written
 };
 

@@ -17,17 +17,19 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
 // the products has a limit.
 constexpr std::int64_t kMostExpertRows = 2048;
 
-// Returns the number of bytes of a row of `width` floats in the memory between two products of Experts.
+// Returns the number of bytes that one pair takes in scratch memory, where a product of Experts writes `width` floats for each pair.
 std::uint64_t pair_bytes(std::int64_t width) { return static_cast<std::uint64_t>(slot_stride(width)) * 4; }
 
-// Returns the number of bytes for the 8-bit activations of a block of Experts. The activations of `down` use the memory of those of `up`.
+// Returns the number of bytes that Experts needs for 8-bit activations. The activations of `up` and of `down` use the same memory, so the
+// larger of the two sizes counts.
 std::uint64_t expert_quantized_bytes(const ExpertsStep& step, std::int64_t rows) {
   const std::int64_t up = step.int8_up ? params::quantized_row_words(step.op.in.width) : 0,
                      down = step.int8_down ? step.chosen * params::quantized_row_words(step.width) : 0;
   return bytes_of(std::min(rows, step.block_rows), std::max(up, down) * 4);
 }
 
-// gate_bytes() returns the number of bytes of the factors of one row, and carry_bytes() that of the matrices of one segment (ScanArea).
+// Sizes of the contents of a ScanArea. gate_bytes() returns the number of bytes for the factors of one row, and carry_bytes() the number of
+// bytes for the matrices of one segment.
 std::uint64_t gate_bytes(const Scan& op) { return static_cast<std::uint64_t>(op.step.width) * params::kGateWords * 4; }
 std::uint64_t carry_bytes(const Scan& op) { return aligned(state_words({op.step.width, op.key_dim, op.value_dim}) * 4); }
 
@@ -109,8 +111,8 @@ class GpuPlanner {
       fail(ErrorKind::unsupported_model, "program '", plan_.program.name, "': Conv of ", op.width, " taps reads as many rows of ",
            stride_bytes(op.in), " bytes at once, ", device_.name, " binds at most ", device_.limits.range);
     }
-    // A group goes through the rows of a span one after another. So a long segment is cut into several spans, which several groups compute
-    // at the same time.
+    // A workgroup computes the rows of a span one after another. So long segments are cut into several spans, which several workgroups
+    // compute at the same time.
     const SpanShape shape{
         .rows = 16, .block_rows = std::min(rows, rows_per_binding({op.out})), .reach = halo, .stateful = op.state != StateId::none};
     step(ConvStep{op, index_of(plan_.spans, shape)});
@@ -121,9 +123,9 @@ class GpuPlanner {
       fail(ErrorKind::unsupported_model, "program '", plan_.program.name, "': Scan of ", op.step.width, " heads of ", op.key_dim, " x ",
            op.value_dim, " needs ", carried + row, " bytes at once, ", device_.name, " binds at most ", range);
     }
-    // Limits the number of batch rows that a group goes through, because the recorder cannot cut a group. For a matrix of 128 x 128, 256
-    // batch rows take about 5 ms on one CPU thread, and 2,048 take about 1 ms on a small GPU. A matrix of fewer than 32 rows counts as one
-    // of 32 rows, because loads and barriers take as long.
+    // `work` limits how long one workgroup runs, because a submission cannot end in the middle of a workgroup. The limit is the number of
+    // batch rows times the number of rows of the scan's matrix (at least 32, because loads and barriers make smaller matrices as slow).
+    // With a matrix of 128 x 128, 256 batch rows take about 5 ms on one CPU thread, and 2,048 batch rows take about 1 ms on a small GPU.
     const std::int64_t work = device_.type == DeviceType::software ? 1 << 15 : 1 << 18;
     const SpanShape shape{.rows = work / std::max(32, op.key_dim),
                           .block_rows = std::min(rows_per_binding({op.q, op.k, op.v, op.step, op.beta, op.out}),
@@ -171,7 +173,7 @@ class GpuPlanner {
   // columns of the values, makes a separate step for the store.
   void store(const RopeStore& store) {
     RopeStore* turn = open_rope(store.key_dim);
-    // If k was rotated before q, or if only k was rotated, the step has k in its member `q`.
+    // The member `q` of the step may have k, because only k was rotated or k was rotated before q.
     if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);
     if (turn == nullptr || turn->k != store.k || overlap(store.v, turn->k) || overlap(store.v, turn->q)) return step(store);
     turn->v = store.v;
@@ -209,7 +211,7 @@ class GpuPlanner {
   std::int32_t tops_ = 0;
 };
 
-// Sets kept_bytes and partial_bytes of `areas`. These are the sizes of the scratch memory that attention needs in a run.
+// Sets kept_bytes and partial_bytes of `areas`, the sizes of the scratch memory that attention needs in a run.
 void place_attends(const GpuPlan& plan, std::span<const AttendTables> attends, std::int64_t kept_pages, Areas& areas) {
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];
@@ -250,7 +252,8 @@ std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();
   words += params::kTileWords * plan.attends.size();
-  words += params::kSpanWords * plan.spans.size() + (plan.program.states.empty() ? 0 : 2);  // each row may have its own span and save
+  words += params::kSpanWords * plan.spans.size() +
+           (plan.program.states.empty() ? 0 : 2);  // in the worst case, each row is a span of its own and saves a state
   for (const Op& op : plan.program.ops) {
     if (const auto* top = std::get_if<Top>(&op))
       words += params::kTopRowWords + static_cast<std::uint64_t>(top->reported) + mask_words(top->logits.width);
@@ -270,7 +273,8 @@ std::uint64_t state_words(const StateShape& shape) {
 ExpertArea expert_area(const ExpertsStep& step, std::int64_t rows) {
   ExpertArea area;
   const std::int64_t pairs = std::min(rows, step.block_rows) * step.chosen;
-  const std::int64_t tiles = params::list_tiles(pairs, step.experts, kLeastListedTokens);  // larger tiles need a shorter list
+  const std::int64_t tiles =
+      params::list_tiles(pairs, step.experts, kLeastListedTokens);  // with the smallest tiles, because they need the longest list
   area.list_bytes = static_cast<std::uint64_t>(params::list_words(pairs, tiles)) * 4;
   area.hidden_at = aligned(area.list_bytes);
   area.results_at = area.hidden_at + static_cast<std::uint64_t>(pairs) * pair_bytes(step.width);

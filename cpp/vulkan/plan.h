@@ -15,13 +15,14 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- steps
-// Where a step stores keys and values. With `none` it stores nothing. `kept` is for attention without a cache, and stands for pages in the
-// run's scratch memory.
+// Where a step stores keys and values: nowhere (`none`), in the pages of a cache (`cache`), or in pages in the run's scratch memory
+// (`kept`). The last is for attention without a cache.
 enum class Pages : std::uint8_t { none, cache, kept };
-// Joins up to three operations of a program that follow one another: Rope of q, Rope of k, and Store of k and v. One dispatch of store.comp
-// can execute all of them.
+// A step for up to three successive operations of a program: Rope of q, Rope of k, and Store of k and v. One dispatch of store.comp
+// executes all of them.
 struct RopeStore {
-  // q is empty if the step handles only k and v. v is empty if the step stores nothing. If it only rotates one view, that view is q.
+  // q is empty if the step handles only k and v. v is empty if the step stores nothing. If the step only rotates one view, the view is in
+  // q.
   View q, k, v;
   std::int32_t key_dim = 0, value_dim = 0;  // columns of a head of q or k (key_dim), and of a head of v (value_dim)
   std::int32_t table = -1;                  // index in GpuPlan::ropes; -1 if q and k are not rotated
@@ -32,13 +33,13 @@ struct RopeStore {
 struct AttendStep {
   Attend op;
   std::int32_t shape = 0;       // index in GpuPlan::attends
-  std::int32_t distances = -1;  // index in GpuPlan::distances; -1 if there are neither bias nor places (relative positions)
+  std::int32_t distances = -1;  // index in GpuPlan::distances; -1 if the operation has neither a bias nor `places`
 };
 struct ExpertsStep {
   Experts op;
   std::int32_t experts = 0, chosen = 0, width = 0;  // width: number of rows of one expert's matrix `up`
   std::int64_t block_rows = 1;                      // maximum number of rows of the batch that one dispatch handles
-  bool int8_up = false, int8_down = false;          // true if activations of `up` (with `gate`) or `down` may be rounded to 8 bits
+  bool int8_up = false, int8_down = false;  // whether the products with `up` and `gate`, and with `down`, may round activations to 8 bits
 };
 struct ConvStep {
   Conv op;
@@ -59,13 +60,13 @@ struct GpuPlan {
   Program program;
   ProgramFacts facts;
   std::vector<GpuStep> steps;
-  // Each of these lists holds the distinct values that occur in the program's operations.
+  // These lists have the distinct values that occur in the operations of the program.
   std::vector<RopeTable> ropes;
   std::vector<Temperature> temperatures;
   std::vector<AttendShape> attends;
   std::vector<Distances> distances;
   std::vector<SpanShape> spans;
-  // Whether the program looks up position and type embeddings, and whether it uses pages of caches (cached) and of scratch memory (kept).
+  // Whether the program uses position embeddings, type embeddings, pages of caches, and pages in scratch memory.
   bool positions = false, types = false, cached = false, kept = false;
   Variants variants;                 // variants that this program can use
   std::int64_t quantized_words = 0;  // number of words in the widest row of int8 activations
@@ -75,7 +76,7 @@ struct GpuPlan {
 
 GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);
 
-// Returns the variants that a device supports with this Compute. It is not yet tested that they work (see VariantTests).
+// Returns the variants that the device and this Compute allow. Their self-test (VariantTests) comes later.
 Variants offered(const PhysicalDevice& device, Compute compute);
 
 // ---------------------------------------------------------------- memory of a run
@@ -96,17 +97,17 @@ struct Areas {
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::span<const std::vector<SpanBlock>> spans,
             std::int64_t kept_pages, std::uint64_t range);
 
-// The area of a Scan in scratch memory. One binding holds it. It has the factors of each row and head of a block, and the matrices of a
-// segment that goes on in the next block. In one block, a segment from the block before may end and another segment may begin that goes on
-// in the next block. So there are two sets of matrices: blocks with an even number read the first set and write the second set, and blocks
-// with an odd number read the second set and write the first set.
+// The memory of a Scan in a run's scratch memory. One binding holds it all. It contains the factors of each row and head of a block, and
+// two sets of matrices. A segment that continues in the next block leaves its matrices there. Two sets are needed, because within one block
+// a segment may end that began earlier, and another segment may begin that continues. Even blocks read the first set and write the second,
+// odd blocks the other way round.
 struct ScanArea {
-  std::uint64_t carry_at[2] = {}, bytes = 0;  // carry_at: byte offsets of the two sets, both 0 if there is only one block
+  std::uint64_t carry_at[2] = {}, bytes = 0;  // carry_at has the byte offsets of the two sets, both 0 if there is only one block
 };
 ScanArea scan_area(const Scan& op, std::span<const SpanBlock> blocks);
 
-// The area of Experts in scratch memory, for a block of `rows` rows. list_at, hidden_at and results_at are byte offsets of the list of
-// pairs (sort.comp), of the results of `up` (a row for each pair), and of the results of `down` (a row for each pair).
+// The memory of Experts in a run's scratch memory, for a block of `rows` rows. It contains the list of pairs (sort.comp) at list_at, and
+// for each pair a row with the results of `up` (at hidden_at) and a row with the results of `down` (at results_at). Offsets are in bytes.
 struct ExpertArea {
   std::uint64_t list_at = 0, hidden_at = 0, results_at = 0, bytes = 0;
   std::uint64_t list_bytes = 0;
@@ -116,8 +117,8 @@ ExpertArea expert_area(const ExpertsStep& step, std::int64_t rows);
 // Returns the number of floats in one operation's state. Throws unsupported_model if the shape is not valid.
 std::uint64_t state_words(const StateShape& shape);
 
-// Returns an upper bound of the size of the tables (class Tables) in bytes, for a run of `rows` rows whose segments have no past. The
-// tables are largest if each row is a segment of its own.
+// Returns the maximum number of bytes of the tables (class Tables) for a run of `rows` rows whose segments have no past. The tables are
+// largest if each row is a segment of its own.
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);
 
 // The number of words in a page of keys, and in a page of values.
@@ -127,8 +128,8 @@ struct PageWords {
 };
 PageWords page_words(KvFormat format, const CacheShape& shape);
 inline CacheShape kept_shape(const AttendShape& shape) { return {shape.kv_heads, shape.key_dim, shape.value_dim}; }
-// Returns the number of ranges into which an encoder's kept pages are divided, so that one binding can hold the keys of a range, and
-// another binding its values.
+// Returns the number of ranges into which the pages of an encoder's keys and values are divided. One binding can hold the keys of a range,
+// and another binding its values.
 std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range);
 
 }  // namespace pumice::vulkan

@@ -123,9 +123,9 @@ void Recording::order(std::span<const Range> reads, std::span<const Range> write
       return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b, columns); });
     });
   };
-  // Two dispatches that write different columns of a slot (the parts of a product) may run at the same time. A dispatch that reads a slot
-  // always waits for dispatches that write it, even if the columns differ, because the validation layer knows nothing of columns and would
-  // report an error. This costs little, because programs rarely read other columns than those just written.
+  // Dispatches that write different columns of a slot (for example parts of one product) may run at the same time. A dispatch that reads a
+  // slot always waits for dispatches that write the slot, even if they write other columns. Otherwise the validation layer, which knows
+  // nothing of columns, would report an error. The wait costs little, because programs rarely read other columns than those just written.
   if (meet(reads, written_, false) || meet(writes, written_, true) || meet(writes, read_, false)) barrier(kStages, kReads | kWrites);
   read_.insert(read_.end(), reads.begin(), reads.end());
   written_.insert(written_.end(), writes.begin(), writes.end());
@@ -189,8 +189,8 @@ void Recording::describe(const Dispatch& dispatch) {
   api.vkUpdateDescriptorSets(device_.handle(), pipeline.bindings(), writes, 0, nullptr);
 }
 
-// Records groups until the time budget of the submission is used up. The next submission continues with the remaining groups, so a long
-// dispatch is cut between two groups.
+// Records workgroups until the time budget of the submission is used up. The next submission continues with the remaining workgroups, so a
+// long dispatch is divided between submissions.
 bool Recording::record(const Dispatch& dispatch) {
   if (dispatch.groups == 0) return true;
   const ComputePipeline& pipeline = *dispatch.pipeline;
@@ -205,8 +205,8 @@ bool Recording::record(const Dispatch& dispatch) {
     const std::uint64_t count = std::min(step, dispatch.groups - group_);
     const double part = work * static_cast<double>(count) / static_cast<double>(dispatch.groups);
     if (piece.work > 0 && (piece.work + part) * pace > budget) return false;
-    // The parts of one dispatch are independent of one another, but the validation layer sees only that they write the same range, so they
-    // get barriers, too. There are few such parts.
+    // The parts of a divided dispatch get barriers between them, although they are independent. Without barriers the validation layer would
+    // report that several dispatches write the same range. The barriers cost little, because there are few parts.
     order(reads_, writes_);
     if (!bound) {
       device_.api().vkCmdBindPipeline(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
@@ -237,7 +237,8 @@ void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint6
   ++dispatches_;
 }
 
-// begin_time() and end_time() write timestamps, so that a timing lasts from the end of the previous command to the end of this command.
+// begin_time() and end_time() write the two timestamps of a command: the first when the previous command ends, the second when this command
+// ends.
 void Recording::begin_time(bool timed) {
   if (!timed) return;
   const auto query = static_cast<std::uint32_t>(2 * timings_.size());
@@ -252,9 +253,9 @@ void Recording::end_time(bool timed, const Timing& timing) {
 }
 
 // ---------------------------------------------------------------- running
-// A submission cannot be cancelled once it is sent. So only as many submissions are in flight as are needed to keep the device busy: up to
-// kMostInFlight submissions of 10 ms. If submissions take longer than estimated (because the machine is busy, or the device has not been
-// measured yet), fewer are in flight, but at least one.
+// A submission cannot be cancelled once it is sent. So only as many submissions are in flight as keep the device busy: up to kMostInFlight
+// submissions of 10 ms. Submissions take longer than 10 ms if the machine is busy, or if the device has not been measured yet. Then fewer
+// are in flight, but at least one.
 void Recording::run(const Cancel& cancel) {
   device_.check_alive();
   cancel.check();
@@ -291,7 +292,7 @@ void Recording::run(const Cancel& cancel) {
           continue;
         }
       }
-      if (finished == submitted || !finish_one()) break;  // the run is cancelled
+      if (finished == submitted || !finish_one()) break;  // both conditions are true only after a Cancel
     }
   } catch (...) {
     wait_idle();  // so that no buffer is freed while the device still uses it
@@ -340,7 +341,7 @@ void Recording::wait_a_little() noexcept {
 bool Recording::left() noexcept {
   try {
     while (left_piece_ < left_end_ && is_done(left_piece_, std::chrono::nanoseconds{0})) ++left_piece_;
-  } catch (...) {  // it is not known whether the submission is done, so this waits until the device is idle
+  } catch (...) {  // the submission may still run, so this waits until the device is idle
     wait_idle();
     left_piece_ = left_end_;
   }

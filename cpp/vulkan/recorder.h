@@ -1,6 +1,6 @@
-// Records a list of dispatches and copies in command buffers. It adds the necessary barriers, arranges the groups of a dispatch in the
-// device's grid, and cuts the work into submissions of about 10 ms. Submissions are short so that a driver's watchdog does not end them,
-// and so that Ctrl-C can take effect between them.
+// Records a list of dispatches and copies in command buffers. The recorder adds the necessary barriers, arranges the workgroups of a
+// dispatch in the device's grid, and cuts the work into submissions of about 10 ms. Longer submissions could be ended by the driver's
+// watchdog, and Ctrl-C takes effect only between submissions.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@
 
 namespace pumice::vulkan {
 
-// A range of a buffer that is bound to a shader. If `slot` is 0 or more, the range has rows of that slot, and the shader uses only columns
-// [col, col + width) of them. With this information, no barrier is needed between dispatches that write different columns of a slot.
+// A range of a buffer that is bound to a shader. If `slot` is not negative, the range has rows of that slot, and the shader uses only their
+// columns [col, col + width). The recorder needs this to leave out barriers between dispatches that write different columns of a slot.
 struct Binding {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;
@@ -29,7 +29,7 @@ struct Binding {
   std::int32_t slot = -1, col = 0, width = 0;
 };
 
-// A dispatch of `groups` workgroups. Its push constants begin with first_group and groups (params.h), which the recorder fills in.
+// A dispatch of `groups` workgroups. Its push constants begin with first_group and groups (params.h), which the recorder sets.
 struct Dispatch {
   const ComputePipeline* pipeline = nullptr;
   std::array<Binding, 8> bindings;
@@ -69,19 +69,20 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Submits the work and waits until it is done. The first run records a submission while the device executes earlier submissions, and uses
-  // the measured times of the earlier submissions to decide where this submission ends. After an error or a Cancel, run() must not be
-  // called again.
+  // Submits the work and waits until it is done. The first run records each submission while the device executes earlier ones. The measured
+  // times of the earlier submissions decide how much work the next submission gets. After an error or a Cancel, run() must not be called
+  // again.
   //
-  // A Cancel takes effect between submissions. If a submission takes longer than kPatience after a Cancel, because the driver compiles a
-  // pipeline at its first run (lavapipe, up to seconds) or because the machine is busy, run() does not wait for its end. The device then
-  // still uses the buffers of the commands, left() is true, and the recording must be passed to Device::leave().
+  // A Cancel takes effect between submissions. A submission may take seconds, because the driver compiles a pipeline at its first run
+  // (lavapipe) or because the machine is busy. After a Cancel, run() waits at most kPatience for such a submission. If the submission is
+  // not done by then, the device still uses the buffers of the commands. Then left() is true, and the recording must be passed to
+  // Device::leave().
   void run(const Cancel& cancel);
   // Runs copies for a caller that has no Cancel. Waits at most kPatience for their end, because an earlier submission in the queue may take
   // seconds. If left() is true afterwards, the recording must be passed to Device::leave().
   void run_briefly();
-  bool left() noexcept;           // whether the device still executes submissions that run() or run_briefly() no longer waits for
-  void wait_a_little() noexcept;  // if left() is true, waits up to kLook for the end of the next of these submissions
+  bool left() noexcept;           // whether the device may still execute submissions that run() or run_briefly() stopped waiting for
+  void wait_a_little() noexcept;  // if left() is true, waits up to kLook until one of these submissions is done
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }
   std::size_t barriers() const { return barriers_; }
@@ -89,12 +90,12 @@ class Recording {
 
  private:
   static constexpr std::size_t kMostInFlight = 4;
-  static constexpr std::chrono::milliseconds kLook{20};      // time between two checks of a Cancel
+  static constexpr std::chrono::milliseconds kLook{20};      // interval at which a Cancel is checked
   static constexpr std::chrono::milliseconds kPatience{40};  // how long a cancelled run waits for the submission that is being executed
   struct Piece {                                             // one submission
     VkCommandBuffer commands = VK_NULL_HANDLE;
     double work = 0;        // estimated seconds (Device::work())
-    bool compiles = false;  // true if one of its pipelines runs for the first time, so its time may include compiling
+    bool compiles = false;  // true if a pipeline runs for the first time in this submission, so that the time may include compiling
   };
   struct Range {
     const Buffer* buffer;
@@ -116,14 +117,14 @@ class Recording {
   void begin_time(bool timed);
   void end_time(bool timed, const Timing& timing);
   bool is_done(std::size_t piece, std::chrono::nanoseconds patience);  // waits up to `patience` for the end of a submission
-  bool wait(std::size_t piece, const Cancel& cancel);                  // returns false if the submission was not done soon after a Cancel
+  bool wait(std::size_t piece, const Cancel& cancel);  // returns false if the submission was not done within kPatience after a Cancel
   void wait_idle() noexcept;
   void release() noexcept;
 
   Device& device_;
   const bool timed_;
-  // The commands from index next_ on are not recorded yet, or not completely: if command next_ is a dispatch whose first groups are
-  // recorded already, set_ is its descriptor set, and group_ is its first group that is not recorded.
+  // left_[next_] is the first command that is not recorded, or not completely. If it is a dispatch whose first workgroups are recorded,
+  // set_ is its descriptor set, and group_ is its first workgroup that is not recorded.
   std::vector<Command> left_;
   std::size_t next_ = 0;
   std::uint64_t group_ = 0;
@@ -138,7 +139,7 @@ class Recording {
   std::vector<Timing> timings_;
   std::vector<Range> read_, written_;  // the ranges that were read and written since the last barrier
   std::size_t dispatches_ = 0, barriers_ = 0;
-  // The submissions [left_piece_, left_end_) might not be done, and run() does not wait for them any more. left_piece_ is atomic, because
+  // The submissions [left_piece_, left_end_) may not be done yet, and run() no longer waits for them. left_piece_ is atomic, because
   // wait_a_little() may read it while another thread is in left().
   std::atomic<std::size_t> left_piece_{0};
   std::size_t left_end_ = 0;

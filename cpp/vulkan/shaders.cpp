@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-// Declares the labels of shaders.S. In C++ they are arrays.
+// Declares the labels of shaders.S, which begin and end the SPIR-V of a shader, as arrays.
 #define PUMICE_SHADER(name, path) \
   extern "C" __attribute__((visibility("hidden"))) const std::uint32_t pumice_spirv_##name[], pumice_spirv_end_##name[];
 #include "shaders.def"

@@ -47,11 +47,11 @@ void Slabs::reserve(std::int32_t units) {
   if (units > now.units) add(now, units);
 }
 
-// Joins slabs, and makes the last slab larger for the units that are missing. A slab never has units on both sides of a multiple of
-// most_units_, so the slabs between two such multiples are joined to one slab.
+// Makes the number of units `units` without adding slabs, as far as possible. Joins the slabs that earlier calls added, and makes the last
+// slab larger. Slabs end at multiples of most_units_, and only slabs between two such multiples are joined.
 void Slabs::grow(All& now, std::int32_t units) {
-  // The time to wait for the end of a run. It is longer than a decode step, so that the wait usually succeeds, but shorter than a prefill,
-  // because the caller holds the lock of the page pool.
+  // Maximum time to wait for the end of a run. It is longer than a decode step, so that the wait usually succeeds. It is shorter than a
+  // prefill, because the caller holds the lock of the page pool meanwhile.
   constexpr auto kPatience = std::chrono::milliseconds(50);
   std::unique_lock turn(device_->turn(), std::defer_lock);
   for (std::size_t begin = 0; begin < now.slabs.size(); ++begin) {
@@ -63,7 +63,7 @@ void Slabs::grow(All& now, std::int32_t units) {
     if (end - begin == 1 && wanted == held) continue;
     const std::uint64_t needed = static_cast<std::uint64_t>(wanted - held) * unit_bytes_ + static_cast<std::uint64_t>(wanted) * widest_;
     if (needed > device_->free_memory()) continue;
-    // If has_left() is true, a copy would wait in the queue until the recordings of Device::leave() are done.
+    // If has_left() is true, a copy would not begin before the recordings of Device::leave() are done, which may take seconds.
     if ((!turn.owns_lock() && !turn.try_lock_for(kPatience)) || device_->has_left()) return;
     for (std::size_t p = 0; p < plane_bytes_.size(); ++p) {
       if (!move_plane(std::span(now.slabs).subspan(begin, end - begin), p, wanted)) return;
@@ -76,8 +76,9 @@ void Slabs::grow(All& now, std::int32_t units) {
   }
 }
 
-// Moves one plane of neighbouring slabs to a buffer for `units` units. The slabs stay, but their parts of the plane are then ranges of this
-// buffer. So nothing is lost if there is no memory to move the next plane. Returns false if there is no memory to move this plane.
+// Moves one plane of neighbouring slabs to a common buffer for `units` units. In each slab, the plane is then a range of this buffer. The
+// slabs themselves are not joined here, so nothing is lost if there is no memory to move the next plane. Returns false if there is no
+// memory to move this plane.
 bool Slabs::move_plane(std::span<Slab> slabs, std::size_t p, std::int32_t units) const {
   const Plane& begin = slabs[0].planes[p];
   const auto is_there = [&](const Slab& slab) { return slab.planes[p].buffer == begin.buffer; };
@@ -118,8 +119,8 @@ const Slabs::Slab& Slabs::slab_of(const All& all, std::int32_t unit) const {
   fail(ErrorKind::invalid_argument, what_, ": ", unit_, " ", unit, " of ", all.units);
 }
 
-// A slab that is replaced during this call would lose the copied unit. This cannot happen, because only reserve() replaces slabs, and the
-// caller does not call reserve() meanwhile.
+// If a slab were replaced during this call, the copied unit would be lost. This cannot happen, because only reserve() replaces slabs, and
+// the caller does not call reserve() meanwhile.
 void Slabs::copy(std::int32_t from, std::int32_t to) {
   if (plane_bytes_.empty()) return;
   device_->check_alive();
@@ -137,10 +138,11 @@ void Slabs::copy(std::int32_t from, std::int32_t to) {
   }
   auto recording = std::make_unique<Recording>(*device_, std::move(commands));
   recording->run_briefly();
-  if (recording->left()) device_->leave(std::move(recording));  // later runs follow the copy in the device's queue
+  if (recording->left()) device_->leave(std::move(recording));  // later runs are safe, because they follow the copy in the device's queue
 }
 
-// Divides the parts of all units into lists that fit into a staging buffer of 32 MiB, one after another, and calls each() for every list.
+// Divides the parts of the units `ids` into lists, and calls each() for one list after another. The parts of a list fit into the staging
+// buffer, which has at most 32 MiB.
 void Slabs::through_staging(std::span<const std::int32_t> ids, std::uint64_t stride, Place place,
                             const std::function<void(const Buffer& staging, std::span<const Part> parts)>& each) const {
   if (plane_bytes_.empty() || ids.empty()) return;
@@ -169,8 +171,8 @@ void Slabs::through_staging(std::span<const std::int32_t> ids, std::uint64_t str
   each(*staging, parts);
 }
 
-// Returns the copies between parts and staging memory, where the parts lie one after another. Neighbouring parts of one buffer are regions
-// of one copy.
+// Returns the copies between `parts` and staging memory, where the parts lie one after another. Successive parts in the same buffer are
+// regions of one copy.
 std::vector<Command> Slabs::copies(const Buffer& staging, std::span<const Part> parts, bool to_staging) {
   std::vector<Command> commands;
   std::uint64_t at = 0;

@@ -1,12 +1,13 @@
-// Memory of a device for units of one size. A unit is a page of the caches, or a state. Units are reserved over time. A unit has a part in
-// each of several planes. The keys of one layer are a plane, for example. An operation needs one plane of all units, so the units' parts of
-// a plane lie one after another. A slab is a range of unit numbers. In a slab, each plane is one range of a buffer, small enough for one
-// binding.
+// Device memory for units of equal size. A unit is a page of the caches, or a state. The number of units grows over time.
 //
-// An operation needs one dispatch for each slab, so there should be few slabs. reserve() makes the last slab larger. It replaces the slab's
-// buffers one plane after another, so it needs memory for the larger slab and for one more plane, not for two slabs. No run may use the
-// slab meanwhile. If there is not enough memory, or if a run does not end within a short time, reserve() adds a slab instead, and a later
-// call joins the two.
+// A unit has a part in each of several planes. For example, the keys of one layer are a plane. An operation uses one plane of all units, so
+// the parts of all units in a plane lie one after another. The units are divided into slabs. In a slab, each plane is one range of a buffer
+// and is small enough for one binding.
+//
+// An operation needs one dispatch for each slab, so there should be few slabs. To get more units, reserve() makes the last slab larger by
+// replacing its buffers one plane after another. This needs memory for the additional units and for one more plane, but not for two slabs.
+// No run may use the slab meanwhile. If memory is short, or if a run does not end soon, reserve() adds a slab instead, and a later call
+// joins the two.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ namespace pumice::vulkan {
 
 class Slabs {
  public:
-  // The parts of a slab's units in one plane: a buffer, and the byte offset of the first unit's part in it, which is a multiple of 256.
+  // One plane of a slab. The parts of the slab's units lie in `buffer` one after another, from byte `offset` on, which is a multiple of
+  // 256.
   struct Plane {
     std::shared_ptr<Buffer> buffer;
     std::uint64_t offset = 0;
@@ -39,16 +41,16 @@ class Slabs {
     std::uint32_t version = 0;  // changes whenever the slabs change
   };
 
-  // plane_bytes[p] is the number of bytes of a unit in plane p, a multiple of 256. `what` ("keys and values") and `unit` ("page") are for
-  // errors. Throws unsupported_model if a unit's part of one plane is more than the device binds or allocates at once.
+  // plane_bytes[p] is the number of bytes of a unit in plane p, a multiple of 256. `what` ("keys and values") and `unit` ("page") are names
+  // for error messages. Throws unsupported_model if one part of a unit is larger than a binding or an allocation of the device may be.
   Slabs(std::shared_ptr<Device> device, std::vector<std::uint64_t> plane_bytes, std::string what, std::string unit);
 
-  // These functions must be called one at a time. Programs may run at the same time. None of these functions waits until a run ends,
-  // because the caller holds the lock of the page pool and has no Cancel that could end the wait.
-  void reserve(std::int32_t units);               // brings the number of units to at least `units`; throws out_of_device_memory
-  void copy(std::int32_t from, std::int32_t to);  // copies unit `from` to unit `to`; no run may write one of the two meanwhile
-  // Copy the units `ids` to or from the host's memory. There, unit ids[i] begins at byte i * stride and has unit_bytes() bytes: its parts
-  // of all planes, one after another.
+  // The following functions must be called one at a time, but programs may run meanwhile. None of them waits until a run ends, because the
+  // caller holds the lock of the page pool and has no Cancel that could end the wait.
+  void reserve(std::int32_t units);               // makes the number of units at least `units`; throws out_of_device_memory
+  void copy(std::int32_t from, std::int32_t to);  // copies unit `from` to unit `to`; no run may write either of them meanwhile
+  // read() copies the units `ids` to the host's memory, and write() copies them from there. In the host's memory, unit ids[i] begins at
+  // byte i * stride and has unit_bytes() bytes. These are its parts of all planes, one after another.
   void read(std::span<const std::int32_t> ids, std::uint8_t* out, std::uint64_t stride) const;
   void write(std::span<const std::int32_t> ids, const std::uint8_t* in, std::uint64_t stride) const;
 

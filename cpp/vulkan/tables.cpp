@@ -20,8 +20,8 @@ std::uint32_t Tables::put(std::span<const std::int32_t> values) {
   return at;
 }
 
-// Appends the cosines and sines of Rope for each row. They are computed on the host in double, because the precision that Vulkan guarantees
-// is too low for angles in the thousands.
+// Appends the cosines and sines of a Rope for each row. The host computes them in double, because Vulkan guarantees too little precision
+// for angles in the thousands.
 std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
   const std::uint32_t at = here();
   const std::size_t pairs = rope.inv_freq.size();
@@ -64,8 +64,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   return at;
 }
 
-// Appends the segments' lists of pages. These lists grow from run to run. So they come near the end of meta, where they do not move the
-// tables whose offsets are in recordings.
+// Appends the page list of each segment. These lists grow from run to run, so they come near the end of meta. There they do not move the
+// other tables, whose offsets are in recordings.
 void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
   std::int64_t next = 0;
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
@@ -88,8 +88,9 @@ std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / most);
 }
 
-// Appends a row table for Top, with one record for each row. A dispatch of Top handles a block of rows, and binds the results of this block
-// as `out`. A row's record has the offset of the row's results in this range. fill_top() sets the other words of the records.
+// Appends the row table of a Top, with kTopRowWords words for each row. Here only word 2 is set, which is the offset of the row's results
+// in the binding `out`. This binding has the results of one block of rows, so offsets begin again with each block. fill_top() sets the
+// other words.
 std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const Batch& batch) {
   const std::uint32_t at = here();
   const std::int64_t block = top_rows(request.program, op, request.range);
@@ -100,7 +101,7 @@ std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const 
   return at;
 }
 
-// Appends the reported ids and masks of a Top, and completes its row table. Ids and masks come at the end of meta, like the lists of pages,
+// Appends the reported ids and the masks of a Top, and completes its row table. Ids and masks come at the end of meta, like the page lists,
 // because their number changes from run to run.
 void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r + 1 < batch.reported_first.size(); ++r) {
@@ -113,13 +114,15 @@ void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r < batch.allowed_first.size(); ++r) {
     if (batch.allowed_first[r] < 0) continue;
     const auto mask = batch.allowed.subspan(static_cast<std::size_t>(batch.allowed_first[r]), mask_words(op.logits.width));
-    words_[top_at + params::kTopRowWords * r + 3] = here();  // never 0 (which means no mask), because the row table comes before
+    words_[top_at + params::kTopRowWords * r + 3] =
+        here();  // never 0 (which would mean no mask), because the row table comes before the masks
     words_.insert(words_.end(), mask.begin(), mask.end());
   }
 }
 
-// Appends the tile tables of an attention. The batch is cut into blocks of rows, with one tile table for each block. A tile lies within one
-// segment and one block. Tiles with many keys come first, so that the last tiles to run are short.
+// Appends the tile tables of an attention. The batch is cut into blocks of rows, and each block has a tile table. A tile lies within one
+// segment and one block. Tiles with many keys come first, because a long tile at the end would keep a few workgroups busy while the others
+// wait.
 void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges,
                        AttendTables& tables) {
   std::int64_t longest = 1, most_keys = 1;
@@ -131,13 +134,14 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   std::uint64_t groups = 0;
   for (const Segment& s : batch.segments) groups += static_cast<std::uint64_t>(ceil_div(s.rows, tables.tile.rows));
   groups *= static_cast<std::uint64_t>(shape.kv_heads) * tables.tile.head_blocks;
-  // The number of keys is rounded up to a power of two, so that a growing sequence can use the same recording for more tokens.
+  // The number of keys is rounded up to a power of two. So `splits` changes rarely while a sequence grows, and a recording can be used for
+  // more tokens.
   const std::uint64_t keys = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(most_keys, 256)));
   tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024,
                                         request.software ? 512 : 4096);
   tables.parts = tables.splits * ranges;
-  // The largest number of rows in a block for which one binding can hold the block's rows of q, another its rows of out, and another the
-  // parts of its results, if results have several parts.
+  // Maximum number of rows in a block. One binding must hold the block's rows of q, another its rows of out, and if parts > 1, another the
+  // partial results.
   std::int64_t block_rows = shape.binding_rows;
   if (tables.parts > 1) {
     const std::uint64_t heads = static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
@@ -171,7 +175,8 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
 // ---------------------------------------------------------------- spans
 namespace {
 
-// Calls each(segment, first row within the segment, number of rows) for the parts of segments that lie in rows [first, end) of the batch.
+// Calls each(segment, first row within the segment, number of rows) for each segment that has rows in the range [first, end) of the batch,
+// with the rows in this range.
 template <class Each>
 void each_part(std::span<const Segment> segments, std::int64_t first, std::int64_t end, Each each) {
   auto segment = std::ranges::partition_point(segments, [&](const Segment& s) { return std::int64_t{s.first} + s.rows <= first; });
@@ -199,8 +204,8 @@ std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segme
   return blocks;
 }
 
-// Appends the table of spans for each block. A span's entry has the index of its first save among the saves of all segments. fill_saves()
-// replaces this index by an offset in meta.
+// Appends the table of spans for each block. A save is an instruction to write the state after a certain row. Word 5 of a span is the index
+// of its first save among the saves of all segments. fill_saves() replaces this index by an offset in meta.
 void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<SpanBlock>& blocks) {
   static_assert(params::kSpanWords == 7);
   std::vector<std::size_t> saves_before = {0};  // entry s is the number of saves of the segments before segment s
@@ -227,8 +232,8 @@ void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<S
   }
 }
 
-// Appends the saves of all segments. The number of saves changes from run to run. So they come near the end of meta, where they do not move
-// the tables whose offsets are in recordings.
+// Appends the saves of all segments. Their number changes from run to run, so they come near the end of meta. There they do not move the
+// other tables, whose offsets are in recordings.
 void Tables::fill_saves(const Batch& batch) {
   const std::uint32_t saves_at = here();
   for (const Segment& s : batch.segments)

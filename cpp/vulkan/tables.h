@@ -1,5 +1,5 @@
-// Writes the contents of a batch for the shaders to one buffer of words, which params.h calls `meta`. Some numbers here, such as the number
-// of tiles and of splits, also determine the dispatches of a run.
+// Writes the contents of a batch to one buffer of words, from which shaders read them. params.h calls this buffer `meta`. Some of the
+// numbers that are computed here, such as the number of tiles, also determine the dispatches of a run.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace pumice::vulkan {
 
-// Returns the number of floats from one row of a slot to the next, so that rows begin at multiples of 256 bytes.
+// Returns the number of floats from one row of a slot to the next. It is rounded up so that rows begin at multiples of 256 bytes.
 constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }
 
-// The properties of an attention operation that determine its tables for a given batch. Operations with equal properties share their
+// The properties of an attention operation that, together with a batch, determine its tables. Operations with equal properties share their
 // tables.
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, key_dim = 0, value_dim = 0;
@@ -36,16 +36,15 @@ struct Temperature {
   bool operator==(const Temperature&) const = default;
 };
 
-// The kDistanceWords words in meta for an attention whose scores depend on the distance between query and key. See AttendParams in
-// params.h.
+// The kDistanceWords words in meta for an attention whose scores depend on the distance between query and key. AttendParams in params.h
+// explains them.
 struct Distances {
   std::uint32_t reach = 0;
-  std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // 0 if the operation has no Attend::places
+  std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // all 0 if the operation has no Attend::places
   bool operator==(const Distances&) const = default;
 };
 
-// The tiles of rows [first_row, first_row + rows) of the batch. tiles_at is the index of the word of meta where the tile table begins, and
-// `tiles` is the number of tiles.
+// The tiles of rows [first_row, first_row + rows) of the batch. There are `tiles` tiles, and their table begins at word tiles_at of meta.
 struct TileBlock {
   std::int64_t first_row = 0, rows = 0;
   std::uint32_t tiles_at = 0, tiles = 0;
@@ -58,24 +57,23 @@ struct AttendTables {
   bool operator==(const AttendTables&) const = default;
 };
 
-// The properties of a Conv or Scan that determine its table of spans for a given batch. Operations with equal properties share a table. A
-// span is a run of rows of one segment that one group computes (params.h).
+// The properties of a Conv or Scan that, together with a batch, determine its table of spans. Operations with equal properties share a
+// table. A span is a range of rows of one segment that one workgroup computes (params.h).
 struct SpanShape {
   std::int64_t rows = 1;        // maximum number of rows in a span
   std::int64_t block_rows = 1;  // maximum number of rows in a block; a dispatch handles the spans of one block
-  std::int64_t reach = 0;       // a row needs `reach` earlier rows of its segment; 1 for Scan, whose matrix contains all earlier rows
-  bool chained = false;         // true for Scan: a span continues from the span before it, so a block has only one span of a segment
+  std::int64_t reach = 0;       // number of earlier rows of the segment that a row needs; 1 for Scan, whose state contains all earlier rows
+  bool chained = false;         // true for Scan, whose spans continue from one another, so a block has only one span of a segment
   bool stateful = false;        // whether the operation has a state
   bool operator==(const SpanShape&) const = default;
 };
-// Rows [first, first + rows) of the batch. spans_at is the index of the word of meta where the table of their spans begins, and `spans` is
-// the number of these spans.
+// Rows [first, first + rows) of the batch. They have `spans` spans, and the table of these spans begins at word spans_at of meta.
 struct SpanBlock {
   std::int64_t first = 0, rows = 0;
   std::uint32_t spans_at = 0, spans = 0;
   bool operator==(const SpanBlock&) const = default;
 };
-// Cuts a batch into blocks. Does not set spans_at and `spans` of the blocks.
+// Cuts a batch into blocks. spans_at and `spans` of the returned blocks are not set yet.
 std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segment> segments);
 
 struct TableRequest {
@@ -88,27 +86,28 @@ struct TableRequest {
   std::span<const Distances> distances;
   std::span<const SpanShape> spans;
   bool positions = false, types = false, cached = false, kept = false;
-  // For each of `attends`, the number of ranges into which its pages are divided so that each fits in one binding. Empty if all are 1.
+  // page_ranges[i] is the number of ranges into which the pages of attends[i] are divided, so that each range fits in one binding. Empty if
+  // all these numbers are 1.
   std::span<const std::uint32_t> page_ranges = {};
-  std::uint64_t range = UINT32_MAX;  // maximum bytes of a binding
-  bool software = false;             // whether the device is a software device, for which attention gets fewer and shorter groups
+  std::uint64_t range = UINT32_MAX;  // maximum number of bytes in a binding
+  bool software = false;             // whether the device runs on the CPU; if so, attention gets fewer workgroups, each with fewer keys
 };
 
 // The offsets of a batch's tables, and everything else that its dispatches depend on. Two batches with equal layouts have the same
 // commands.
 struct TableLayout {
-  // A member `..._at` is the index of the word where a table begins.
+  // A member whose name ends in _at is the index of the word of meta where a table begins.
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
-  std::uint32_t segments_at = 0;       // table of segments whose page lists are those of the caches
-  std::uint32_t kept_segments_at = 0;  // table of segments whose page lists are those of the run's scratch memory
+  std::uint32_t segments_at = 0;       // table of segments for attention over pages of the caches
+  std::uint32_t kept_segments_at = 0;  // table of segments for attention over pages in scratch memory
   std::uint32_t cells_at = 0, kept_cells_at = 0;
-  std::vector<std::uint32_t> turns_at;      // one table for each RopeTable
-  std::vector<std::uint32_t> factors_at;    // one table for each Temperature
-  std::vector<std::uint32_t> distances_at;  // one table for each Distances
+  std::vector<std::uint32_t> turns_at;      // turns_at[i] is the table of TableRequest::ropes[i]
+  std::vector<std::uint32_t> factors_at;    // factors_at[i] is the table of TableRequest::temperatures[i]
+  std::vector<std::uint32_t> distances_at;  // distances_at[i] is the table of TableRequest::distances[i]
   std::vector<AttendTables> attends;
-  std::vector<std::vector<SpanBlock>> spans;  // the blocks of each SpanShape
-  std::vector<std::uint32_t> tops_at;         // one row table for each Top, in the order of the program
-  std::int64_t kept_pages = 0;                // number of pages in the run's scratch memory
+  std::vector<std::vector<SpanBlock>> spans;  // spans[i] has the blocks for TableRequest::spans[i]
+  std::vector<std::uint32_t> tops_at;         // the row tables of all Top operations, in the order of the program
+  std::int64_t kept_pages = 0;                // number of pages in scratch memory
   bool operator==(const TableLayout&) const = default;
 };
 
@@ -136,9 +135,9 @@ class Tables : public TableLayout {
   std::vector<std::uint32_t> words_;
 };
 
-// top_blocks() returns the number of blocks into which Top divides the vocabulary. top_found_bytes() returns the number of bytes that stage
-// 0 of Top writes for `rows` rows. top_rows() returns the maximum number of rows for which one binding holds the logits, another the
-// results of stage 0, and another the final results.
+// Sizes for a Top. top_blocks() returns the number of blocks into which Top divides the vocabulary. top_found_bytes() returns the number of
+// bytes that the first of its two dispatches writes for `rows` rows. top_rows() returns the maximum number of rows for which one binding
+// can hold the logits, another these bytes, and another the results.
 constexpr std::int64_t top_blocks(const Top& op) { return (op.logits.width + params::kTopBlock - 1) / params::kTopBlock; }
 std::uint64_t top_found_bytes(const Top& op, std::int64_t rows);
 std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range);

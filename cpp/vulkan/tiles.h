@@ -1,5 +1,5 @@
-// The tiles of products with weights. A tile says how many lanes a group has, and how many token rows and weight rows it multiplies. See
-// LinearParams in params.h.
+// The tiles of products with weights. A tile is the part of a product that one workgroup computes: its number of lanes, of rows of the
+// batch (`tokens`) and of rows of weights (`outputs`). LinearParams in params.h describes how the shaders use tiles.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,19 @@ struct LinearTile {
   std::uint32_t lanes = 0, tokens = 0, outputs = 0;
 };
 
-// The largest number of token rows for which matvec is used. With so few rows, reading the weights takes most of a product's time.
+// Maximum number of rows of the batch for which the shader matvec is used. With so few rows, reading the weights takes most of the time of
+// a product.
 inline constexpr std::int64_t kFewRows = 8;
 
 // Tiles of matvec for few rows, sorted by `tokens`. A group of 64 lanes computes `outputs` outputs for `tokens` rows at once.
 inline constexpr LinearTile kMatvecTiles[] = {{64, 1, 4}, {64, 2, 4}, {64, 4, 4}, {64, 8, 2}};
-// Tiles of gemm for many rows, sorted by `tokens`. They fit the smallest limits that Vulkan allows: LANES = TOKENS x OUTPUTS / (8 R), where
-// R is the number of tokens per lane, is at most 128, and the shared memory, (TOKENS + OUTPUTS) x 80 + 128 + TOKENS x 4 bytes, is at most
-// 16 KiB.
+// Tiles of gemm for many rows, sorted by `tokens`. They fit the smallest limits that Vulkan allows. LANES = TOKENS x OUTPUTS / (8 R) is at
+// most 128, where R is the number of tokens per lane. The shared memory of (TOKENS + OUTPUTS) x 80 + 128 + TOKENS x 4 bytes is at most 16
+// KiB.
 inline constexpr LinearTile kGemmTiles[] = {{64, 32, 64}, {64, 64, 64}};
-// The smallest number of tokens in a tile that listed_tile() (lowering_steps.h) returns.
+// Minimum number of tokens in a tile that listed_tile() (lowering_steps.h) returns.
 inline constexpr std::int64_t kLeastListedTokens = 2;
-// Tiles for many rows on cooperative matrices, largest first. In this table, `lanes` is the number of subgroups.
+// Tiles for many rows on cooperative matrices, largest first. In this table, `lanes` is not the number of lanes but of subgroups.
 inline constexpr LinearTile kCooperativeTiles[] = {{8, 128, 128}, {4, 64, 64}, {2, 32, 64}, {1, 32, 32}};
 
 // Returns the first tile that has at least `rows` tokens, or the last tile if no tile has as many.
@@ -33,10 +34,9 @@ constexpr LinearTile tile_for(const LinearTile (&tiles)[n], std::int64_t rows) {
   return *std::find_if(tiles, tiles + n - 1, [&](const LinearTile& tile) { return rows <= tile.tokens; });
 }
 
-// Returns the largest tile of kCooperativeTiles that fits the device's limits of lanes and shared memory, and that is more than half full,
-// which means that `rows` is more than half of its tokens. Returns the smallest tile if there is none. In the result, `lanes` is the number
-// of lanes, not of subgroups. `more` is the number of additional bytes of shared memory for each token. It is 4 for tiles of the list that
-// sort.comp writes.
+// Returns the largest of the kCooperativeTiles that fits the device's limits of lanes and shared memory and would be more than half full
+// with `rows` rows. Returns the smallest tile if there is none. `lanes` of the result is the number of lanes. `more` is the number of
+// additional bytes of shared memory per token: 4 for Experts with many rows (kRowsListed), else 0.
 inline LinearTile cooperative_tile(const CooperativeShape& shape, const DeviceLimits& limits, std::int64_t rows, bool gated,
                                    std::uint32_t more = 0) {
   const LinearTile* const smallest = std::end(kCooperativeTiles) - 1;

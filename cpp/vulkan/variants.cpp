@@ -10,25 +10,26 @@
 namespace pumice::vulkan {
 namespace {
 
-// A product for the self-test. The numbers of outputs and of rows are odd, so that some tiles are only partly filled. The formats are the
-// most frequent ones in model files, so that models can use the pipelines that a test compiles.
+// A product that the self-test computes. kOutputs and the numbers of rows are odd, so that some tiles are only partly filled. The formats
+// are the most frequent ones in model files, so that models can use the pipelines that the test compiles.
 struct TestProduct {
   Format format;
   std::int64_t cols;
 };
 constexpr TestProduct kTestProducts[] = {{Format::Q4_K, 512}, {Format::Q8_0, 96}};
 constexpr std::int32_t kOutputs = 77;
-constexpr std::int32_t kFew = 1, kMany = 37;  // numbers of rows: kFew tests the pipeline for decoding, kMany the pipeline for prefill
+constexpr std::int32_t kFew = 1, kMany = 37;  // numbers of rows, for the pipelines of decoding (kFew) and of prefill (kMany)
 
-// Returns the largest relative squared error that a variant may have. integer_dot rounds activations to 8 bits, which causes an error of
-// 1.5e-5 for uniformly distributed numbers. cooperative_matrix rounds activations and weights to 11 bits, which causes an error of 2e-7.
+// Returns the maximum relative squared error that a variant may have. It is well above the expected error. integer_dot rounds activations
+// to 8 bits, which causes an error of 1.5e-5 for uniformly distributed numbers. cooperative_matrix rounds activations and weights to 11
+// bits, which causes an error of 2e-7.
 double limit(Variant variant) { return variant == Variant::integer_dot ? 1e-4 : 1e-5; }
 
 Variants only(Variant variant) {
   return {.integer_dot = variant == Variant::integer_dot, .cooperative_matrix = variant == Variant::cooperative_matrix};
 }
 
-class Random {  // Knuth, The Art of Computer Programming 2, 3.3.4, table 1
+class Random {  // a linear congruential generator from Knuth, The Art of Computer Programming 2, 3.3.4, table 1
  public:
   std::uint32_t bits() { return (state_ = state_ * 1664525 + 1013904223) >> 8; }
   float uniform() { return static_cast<float>(bits()) / (1 << 23) - 1; }  // in [-1, 1)
@@ -37,8 +38,8 @@ class Random {  // Knuth, The Art of Computer Programming 2, 3.3.4, table 1
   std::uint32_t state_ = 1;
 };
 
-// is_subnormal() is true for every fifth row. random_rows() returns weights with random codes. In the rows for which is_subnormal() is
-// true, the scales are subnormal f16 numbers, which some devices treat as zero.
+// random_rows() returns rows of weights with random codes. In every fifth row, for which is_subnormal() is true, the scales are subnormal
+// f16 numbers. Some devices treat these as zero, and the test must find this.
 bool is_subnormal(std::int64_t row) { return row % 5 == 4; }
 std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   Random random;
@@ -46,14 +47,15 @@ std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(kOutputs * stride));
   for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.bits());
   for (std::int64_t at = 0; at < kOutputs * stride; at += block) {
-    const std::uint16_t scale = is_subnormal(at / stride) ? 37 : f32_to_f16(5e-4f);  // as a half float, 37 is 37 * 2^-24
+    const std::uint16_t scale = is_subnormal(at / stride) ? 37 : f32_to_f16(5e-4f);  // the bits 37 are the subnormal f16 number 37 * 2^-24
     std::memcpy(bytes.data() + at, &scale, sizeof scale);
-    if (p.format == Format::Q4_K) std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // the scale of the minima
+    if (p.format == Format::Q4_K)
+      std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // Q4_K has a second scale, for the minima
   }
   return bytes;
 }
 
-// Returns the result of the product for `rows` rows of random activations, computed with the given variants.
+// Computes the test's product with `rows` rows of random activations and with the given variants. Returns the result.
 std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::shared_ptr<const GpuWeights>& weights, const TestProduct& p,
                             const Variants& variants, std::int32_t rows, const Cancel& cancel) {
   Program program{
@@ -68,7 +70,8 @@ std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::sh
   return out;
 }
 
-// Returns the relative squared error of the outputs of subnormal rows, or that of all other outputs if it is larger.
+// Returns the relative squared error of `ours`. The outputs of subnormal rows have very small values, so they and the other outputs are
+// measured separately, and the larger error is returned.
 double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   double difference[2] = {}, size[2] = {};
   for (std::size_t i = 0; i < truth.size(); ++i) {
@@ -80,8 +83,8 @@ double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   return relative(0) > relative(1) || std::isnan(relative(0)) ? relative(0) : relative(1);
 }
 
-// Tests the variant. Returns a text that says how it fails, or an empty text if it works. Throws errors that the variant did not cause: out
-// of memory, device lost, cancelled.
+// Tests a variant. Returns "" if it works, else a text that says how it fails. Throws errors that the variant did not cause, such as out of
+// memory, device lost or cancelled.
 std::string failure(const std::shared_ptr<Device>& device, Variant variant, const Cancel& cancel) {
   for (const TestProduct& p : kTestProducts) {
     const std::vector<std::uint8_t> bytes = random_rows(p);

@@ -1,6 +1,6 @@
 // A variant is a faster way to compute products on devices that have a certain feature. Drivers have bugs in these features. So before a
-// program first uses a variant on a device, the variant's results are compared with those of the plain shaders (the baseline). If the
-// results differ too much, the variant is switched off.
+// program uses a variant for the first time on a device, the results of the variant are compared with those of the plain shaders (the
+// baseline). If they differ too much, the variant is switched off.
 #pragma once
 
 #include <mutex>
@@ -16,9 +16,8 @@ class Device;
 
 enum class Variant { integer_dot, cooperative_matrix };
 inline constexpr Variant kVariants[] = {Variant::integer_dot, Variant::cooperative_matrix};
-std::string_view name(Variant variant);  // returns the name for PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE
+std::string_view name(Variant variant);  // returns the name that PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE use
 
-// A set of variants.
 struct Variants {
   bool integer_dot = false;         // products of quantized weights and int8 activations
   bool cooperative_matrix = false;  // products of many rows, which multiply in f16 and add in float32

@@ -111,7 +111,7 @@ class VulkanBackend final : public Backend {
   }
 
  private:
-  // Returns the variants that this program can use and that pass their self-test.
+  // Returns the variants that speed up this program and pass their self-test on this device.
   Variants variants(const Program& program, const WeightShapes& shapes, Compute compute, const Cancel& cancel) const {
     return device_->variant_tests().passed(make_plan(program, shapes, offered(device_->physical(), compute), device_->physical()).variants,
                                            cancel);

@@ -16,10 +16,11 @@ namespace pumice::vulkan {
 namespace {
 
 constexpr std::uint64_t kAlignment = 256;          // bindings begin at multiples of 256 bytes
-constexpr std::uint64_t kArenaBytes = 1ull << 30;  // maximum bytes of an allocation
-constexpr std::uint64_t kStagingBytes = 32 << 20;  // bytes of each of two staging buffers: one is filled while the other is copied
-constexpr std::int64_t kJobBytes = 1 << 20;        // bytes that one thread packs at a time
-constexpr std::uint64_t kTurnBytes = 64 << 20;     // bytes per iteration of the upload loop, if the host writes device memory directly
+constexpr std::uint64_t kArenaBytes = 1ull << 30;  // maximum number of bytes of an allocation
+constexpr std::uint64_t kStagingBytes = 32 << 20;  // bytes of a staging buffer; there are two, and one is filled while the other is copied
+constexpr std::int64_t kJobBytes = 1 << 20;        // number of bytes that a thread packs as one job
+constexpr std::uint64_t kTurnBytes =
+    64 << 20;  // bytes per iteration of upload() if the host writes to device memory directly, without staging buffers
 
 std::uint64_t checked_row_bytes(const MatrixShape& m) {
   const FormatInfo& format = info(m.format);
@@ -34,8 +35,8 @@ std::uint64_t checked_row_bytes(const MatrixShape& m) {
   return static_cast<std::uint64_t>(device_row_words(m.format, m.cols)) * 4;
 }
 
-// Assigns an arena and an offset in it to each range of bytes. An arena is a buffer of at most `limit` bytes. When an arena is full, the
-// next arena is begun.
+// Assigns each range of bytes a place: an arena, and an offset in it. An arena is a buffer of at most `limit` bytes. When an arena is full,
+// the next one is begun.
 class Arenas {
  public:
   explicit Arenas(std::uint64_t limit) : limit_(limit) {}
@@ -82,7 +83,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
   const std::uint64_t most = std::min({kArenaBytes, limits.allocation / kAlignment * kAlignment});
   const std::uint64_t piece_bytes = std::min(limits.range, most);
   Arenas arenas(most);
-  // The pointers that are set when the buffers exist, each with the index of its arena.
+  // The buffer pointers that must be set after the buffers are allocated, each with the index of its arena.
   std::vector<std::pair<std::shared_ptr<Buffer>*, std::size_t>> waiting;
   matrices_.resize(weights.matrices.size());
   vectors_.resize(weights.vectors.size());
@@ -147,7 +148,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
 
 namespace {
 
-// A part of the upload, which fits into a staging buffer: some rows of a piece of a matrix, or a whole vector.
+// A part of the upload that is packed as one job: some rows of a piece of a matrix, or a whole vector.
 struct PackedPart {
   const Matrix* matrix;  // null if the part is a vector
   const Vector* vector;

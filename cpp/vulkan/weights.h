@@ -1,6 +1,6 @@
-// Weights on a device. Matrices have the layout that shaders read (shaders/layout.h), and are cut into pieces that one binding can hold. A
-// piece of a stack of matrices (Matrix::experts) has whole matrices of the stack, or if a matrix is too large for one binding, some rows of
-// one matrix.
+// Weights on a device. Matrices have the layout that shaders read (shaders/layout.h). They are cut into pieces that one binding can hold. A
+// piece of a stack of matrices (Matrix::experts) has several whole matrices. If one matrix of the stack is too large for a binding, a piece
+// has some rows of one matrix.
 #pragma once
 
 #include <cstdint>
@@ -26,26 +26,26 @@ struct GpuMatrix {
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0, row_words = 0, experts = 1;
   std::vector<RowRange> pieces;                              // empty if the matrix is not loaded on this device
-  Rounding rounding = Rounding::none;                        // Matrix::rounding
+  Rounding rounding = Rounding::none;                        // copied from Matrix::rounding
   std::int64_t rows_each() const { return rows / experts; }  // number of rows of one matrix of the stack
 };
 struct GpuVector {
   std::string name;
-  std::int64_t size = 0, indices = 0;  // size: number of values; indices: VectorShape::indices
-  std::uint64_t at = 0;                // byte offset from the start of all vectors
+  std::int64_t size = 0, indices = 0;  // number of values, and VectorShape::indices
+  std::uint64_t at = 0;                // byte offset from the first vector
 };
-// A range of the memory of all vectors that one binding can hold.
+// A range of vectors that one binding can hold.
 struct VectorRange {
   const Buffer* buffer = nullptr;
-  std::uint64_t offset = 0, bytes = 0;  // the range in `buffer`
-  std::uint64_t at = 0;                 // byte offset of the range from the start of all vectors
+  std::uint64_t offset = 0, bytes = 0;  // position and size of the range in `buffer`, in bytes
+  std::uint64_t at = 0;                 // byte offset of the range from the first vector
 };
 
 class GpuWeights final : public DeviceWeights {
  public:
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
              const Cancel& cancel);
-  // Makes weights without memory. They have only shapes, formats and pieces, so that pipelines can be made before weights are uploaded.
+  // Makes weights without memory, which have only shapes, formats and pieces. They are used to make pipelines before weights are uploaded.
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights);
   std::uint64_t bytes() const override { return bytes_; }
 

@@ -1,4 +1,4 @@
-// Runs jobs on short-lived host threads. It is used to pack weights.
+// Runs jobs, such as the packing of weights, on host threads that exist only during the call.
 #pragma once
 
 #include <cstdint>
