@@ -13,7 +13,7 @@
 namespace pumice::bindings {
 
 // Returns the values of an array argument. Throws wrong_type (TypeError) unless the array is C-contiguous and has exactly this type and
-// number of dimensions. Nothing is converted here, because the Python package converts its arguments before it calls _core.
+// number of dimensions. The array is not converted, because the Python package does this before it calls _core.
 template <class T>
 std::span<const T> values(const py::array& array, int dims, const char* name) {
   if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {

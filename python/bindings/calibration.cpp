@@ -53,7 +53,8 @@ std::unique_ptr<Calibration> make(const std::shared_ptr<files::ModelFile>& file,
   return made;
 }
 
-// Calls work(). If `cancel` is given, work() runs on this thread and ends when `cancel` is set. Otherwise Ctrl-C ends it (interruptible()).
+// Calls work(). If `cancel` is given, work() runs on this thread and ends when `cancel` is requested. Otherwise Ctrl-C ends work() (see
+// interruptible()).
 void cancellable(const std::shared_ptr<Cancel>& cancel, const std::function<void(const Cancel&)>& work) {
   if (!cancel) return interruptible(work);
   const WithoutGil released;

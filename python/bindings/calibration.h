@@ -1,4 +1,5 @@
-// Binds _core.Calibration, which packs weights to a format and chooses the codes by the activations that some texts produce.
+// Binds _core.Calibration, which packs weights to a quantized format. It runs some texts through the model, and chooses codes so that the
+// error of the products with the activations of these texts is small.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Counts finished work, for progress bars in Python.
+// Reports the progress of long work to a Python function, for example to a progress bar.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,8 +14,9 @@
 
 namespace pumice::bindings {
 
-// Worker threads set the count. poll() returns a function that calls `callback` if the count has changed, at most ten times a second. This
-// function is for interruptible(), which runs it in the calling thread with the GIL held. finish() reports the last count.
+// Counts finished work. Worker threads call set(). poll() returns a function that calls `callback` if the count has changed, but at most
+// ten times a second. interruptible() runs this function in the calling thread with the GIL held. finish() calls `callback` with the last
+// count.
 class Counter {
  public:
   explicit Counter(std::optional<py::function> callback) : callback_(std::move(callback)) {}

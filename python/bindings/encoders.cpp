@@ -65,8 +65,8 @@ void encode(const ModelHandle& handle, const py::array& ids, const py::array& of
 }
 
 // Encodes the texts of several small calls in one batch. Each call is a tuple (ids, offsets, types, out, normalize, prompt) and has its own
-// Cancel. Returns for each call whether it succeeded. The Python package then repeats each failed call alone, so that the call raises its
-// own error.
+// Cancel. Returns for each call whether it succeeded. The Python package then repeats each failed call on its own, so that the call raises
+// its own error.
 std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& calls,
                                  const std::vector<std::shared_ptr<Cancel>>& cancels) {
   const auto m = handle.get();
@@ -117,7 +117,7 @@ py::tuple encode_sparse(const ModelHandle& handle, const py::array& ids, const p
   return py::make_tuple(to_array(rows.indices), to_array(rows.values), to_array(rows.offsets));
 }
 
-// Returns an array of the shape tokens x hidden_size. Row i is the row that the pipeline of `runtime` computes for token i.
+// Runs the pipeline of `runtime`. Returns an array of the shape (tokens, hidden_size), which has the pipeline's output row for each token.
 py::array_t<float> rows_of_tokens(const ModelHandle& handle, engine::Runtime& runtime, const engine::Texts& texts,
                                   const std::shared_ptr<Cancel>& cancel) {
   py::array_t<float> out({static_cast<py::ssize_t>(texts.ids.size()), static_cast<py::ssize_t>(runtime.pipeline.hidden_size())});

@@ -50,8 +50,8 @@ const char* kind_name(ErrorKind kind) {
   return "base";
 }
 
-// Returns the built-in Python exception class for an error. It is used until pumice.errors registers its classes, and in tests that use
-// _core without the package.
+// Returns a built-in Python exception class for an error. This class is raised if pumice.errors has not registered its own classes: before
+// it is imported, and in tests that use _core alone.
 PyObject* builtin(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::invalid_argument:
@@ -79,8 +79,8 @@ py::dict& types() {
   return known;
 }
 
-// Converts a message to str. Messages may contain names and texts from files, which can be any bytes. Bytes that are not valid UTF-8, and
-// control characters, which could move a terminal's cursor, are escaped as \xNN.
+// Converts a message to str. Messages may quote names and texts from files, and these can be any bytes. Bytes that are not valid UTF-8 are
+// escaped as \xNN. So are control characters, because they could move a terminal's cursor.
 py::str text(const std::string& message) {
   std::string bytes;
   for (const char c : message) {
@@ -107,7 +107,8 @@ void raise(const Error& error) {
     return;
   }
   const py::object message = text(error.what());
-  // From Python 3.12 on, PyErr_SetObject() calls the exception class, which may be Python code, so Python may end the thread in this call.
+  // From Python 3.12 on, PyErr_SetObject() calls the exception class, which may run Python code. If Python is shutting down, this code may
+  // end the thread (see gil.h).
   ends_with_python([&] { PyErr_SetObject(type.ptr(), message.ptr()); });
 }
 

@@ -21,8 +21,8 @@ namespace {
 
 using files::ModelFile;
 
-// Converts UTF-8 to str. Bytes that are not UTF-8 become surrogate escapes, as in os.fsdecode(). A vocabulary may have such bytes, for
-// example in a token of one byte.
+// Converts UTF-8 to str. Bytes that are not UTF-8 become surrogate escapes, as in os.fsdecode(). Vocabularies may have such bytes, for
+// example in a token that is a single byte.
 py::str to_str(std::string_view bytes) {
   PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
   if (!text) throw py::error_already_set();
@@ -43,7 +43,8 @@ py::bytes read(const ModelFile& file, const std::string& name, std::uint64_t off
   return result;
 }
 
-// Returns the bytes of a file of text or settings. The user named the file if `given` is true; otherwise it lies beside a model's weights.
+// Returns the bytes of a text file or settings file of at most `most` bytes. `given` is true if the user named the file, and false if the
+// file was found beside a model's weights.
 py::bytes read_file(const py::str& name, std::uint64_t most, bool given) {
   const std::string path = file_name(name);
   std::optional<files::File> file;
@@ -124,8 +125,8 @@ py::list tensors(const ModelFile& file) {
   return out;
 }
 
-// Returns a tuple of two texts: how a tensor is packed in the file, and why no format holds its weights exactly ("" if one does). Returns
-// None if read() returns the tensor's rows as they are in the file.
+// Returns None if read() returns the tensor's rows as they are in the file. Otherwise returns two texts: the name of the packing in the
+// file, and the reason why no format of pumice holds these weights exactly ("" if a format does).
 py::object packing(const ModelFile& file, const std::string& name) {
   const files::TensorInfo* tensor = file.find(name);
   require(tensor != nullptr, file.path(), " has no tensor ", name);
@@ -135,7 +136,7 @@ py::object packing(const ModelFile& file, const std::string& name) {
 }  // namespace
 
 std::string file_name(const py::str& name) {
-  PyObject* bytes = nullptr;  // the str has surrogates for bytes that are not UTF-8; PyUnicode_FSConverter() restores these bytes
+  PyObject* bytes = nullptr;  // the name as bytes; PyUnicode_FSConverter() turns surrogate escapes back into the bytes that are not UTF-8
   if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
   return py::reinterpret_steal<py::bytes>(bytes);
 }

@@ -23,9 +23,9 @@
 
 namespace pumice::bindings {
 
-// If a thread's stack is unwound before `returned` is true, the destructor of this object keeps the thread asleep for ever. This is done by
-// a destructor and not by a catch clause, because this code may run inside a handler of a C++ exception (where the text of an error is
-// passed to Python). There, catching a foreign exception would call std::terminate().
+// Its destructor keeps the thread asleep for ever if the thread's stack is unwound before `returned` is true. A catch clause could not do
+// this, because this code may run inside a handler of a C++ exception (where the text of an error is passed to Python). There, catching a
+// foreign exception would call std::terminate().
 class EndsHere {
  public:
   EndsHere() = default;
@@ -38,9 +38,9 @@ class EndsHere {
   volatile bool returned = false;
 };
 
-// Returns the result of call(). call() must not throw. If Python ends the thread inside call(), the thread sleeps for ever. Before that,
-// destructors of objects that `call` owns would run without the GIL. So `call` must not own objects that have destructors. This function is
-// not inlined. If it were inlined into a function that is noexcept (such as a destructor), the compiler could leave out the call of
+// Returns the result of call(), which must not throw. If Python ends the thread inside call(), the thread sleeps for ever instead.
+// Objects that `call` owns would then be destroyed first and without the GIL, so `call` must not own objects that have destructors.
+// This function is not inlined. Inside a function that is noexcept (such as a destructor), the compiler could leave out the call of
 // ~EndsHere().
 template <class Call>
 [[gnu::noinline]] auto ends_with_python(const Call& call) {
@@ -85,7 +85,7 @@ inline py::object checked(PyObject* made) {
   return py::reinterpret_steal<py::object>(made);
 }
 
-// Clears the Python exception that is set. If it is not a subclass of Exception (for example KeyboardInterrupt), throws it instead.
+// Clears the Python exception that is set, if it is a subclass of Exception. Throws any other exception, for example KeyboardInterrupt.
 inline void drop_error() {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
   PyErr_Clear();
@@ -113,14 +113,14 @@ inline void check_signals() {
   if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
 }
 
-// Makes pybind11 look up numpy's functions now. Otherwise pybind11 looks them up when it makes the first array. Its code gives up the GIL
-// during the look-up, and crashes if Python shuts down at that moment. The thread that opens a model file calls this function before
-// another thread uses the file.
+// Makes pybind11 look up numpy's functions now, instead of when it makes the first array. pybind11's code gives up the GIL during the
+// look-up, and crashes if Python shuts down at that moment. The thread that opens a model file calls this function before another thread
+// uses the file.
 inline void prepare_arrays() {
   static bool prepared = false;  // protected by the GIL
   if (prepared) return;
-  // Python's shutdown waits while this thread is inside exit_waits. No destructor calls __exit__(), because a destructor could not pass on
-  // a KeyboardInterrupt.
+  // While this thread is inside exit_waits, Python's shutdown waits for it. __exit__() is called explicitly and not by a destructor,
+  // because a destructor could not pass on a KeyboardInterrupt.
   const py::object block = import_module("pumice.common.exits").attr("exit_waits");
   const auto leave = [&] { call(block.attr("__exit__"), py::tuple()); };
   call(block.attr("__enter__"), py::tuple());
@@ -135,8 +135,8 @@ inline void prepare_arrays() {
   prepared = true;
 }
 
-// Returns a new array of this shape, filled with the first elements of `values`. `values` must have at least as many elements as the array.
-// They are copied here, because numpy's own copy gives up the GIL in code that crashes if Python shuts down at that moment.
+// Returns a new array of this shape, filled with the first elements of `values`, which must have at least as many elements as the array.
+// The elements are copied here, because numpy's own copy gives up the GIL and crashes if Python shuts down at that moment.
 template <class T>
 py::array_t<T> array_of(std::vector<py::ssize_t> shape, const std::vector<T>& values) {
   py::array_t<T> made(std::move(shape));

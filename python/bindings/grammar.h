@@ -1,5 +1,5 @@
-// Binds grammars and the markers of reasoning. Both work on the bytes of the vocabulary's tokens (TokenBytes). Grammars are compiled
-// without the GIL. A request makes its token filters from these objects.
+// Binds compiled grammars and the markers of reasoning. A request makes its token filters from these objects. Both need the bytes of all
+// tokens of the vocabulary (TokenBytes). Grammars are compiled without the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>

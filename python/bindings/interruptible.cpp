@@ -24,8 +24,8 @@ namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(20);
 
-// A thread that runs one piece of work after another. It is started when it is needed and kept for later calls, because starting a thread
-// takes a tenth of the time that a small model needs for a token.
+// A thread that runs one piece of work after another. The thread is kept for later calls, because starting a thread takes a tenth of the
+// time that a small model needs for a token.
 class Worker {
  public:
   Worker() {
@@ -104,7 +104,7 @@ Workers& workers() {
   return all;
 }
 
-// ident of Python's main thread; if a program embeds Python, it might not be the first thread of the process
+// The ident of Python's main thread. If a program embeds Python, this need not be the first thread of the process.
 unsigned long python_main_thread = 0;
 
 bool on_main_thread() { return os::on_first_thread() || python_main_thread == PyThread_get_thread_ident(); }
@@ -130,7 +130,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
     try {
       worker = workers().take();
     } catch (const std::system_error&) {
-      // No thread can be started, for example because of a limit on processes. So the work runs on this thread, and Ctrl-C takes effect
+      // No thread could be started, for example because of a limit on processes. So the work runs on this thread, and Ctrl-C takes effect
       // only when the work has ended.
     }
   }

@@ -15,19 +15,17 @@
 namespace pumice::bindings {
 
 // Runs work(cancel) without the GIL and returns when the work has ended.
-// - If the caller is Python's main thread, the work runs on a helper thread. The main thread wakes every 20 ms, runs the handlers of
-//   pending signals (PyErr_CheckSignals), and calls `poll` with the GIL held. `poll` updates progress bars and may be empty. If a signal
-//   handler raises an exception (KeyboardInterrupt), the main thread sets the cancel, waits until the work has stopped, and rethrows the
-//   exception.
-// - Signal handlers never run on other threads. If the caller is such a thread and there is no `poll`, the work runs on the calling thread.
-// - `brief` is true if the work should end within milliseconds and may be started twice. If the caller is the main thread and there is no
-//   `poll`, such work first runs on the calling thread. If it has not ended after 20 ms, it is cancelled and started again on the helper
-//   thread. This delays a signal by at most 20 ms, as the helper thread would, because the main thread wakes only every 20 ms. Running on
-//   the calling thread saves the time to wake the helper thread, which is a tenth of the time that a short text takes.
+// - On Python's main thread: the work runs on a helper thread. The main thread wakes every 20 ms, runs the handlers of pending signals
+//   (PyErr_CheckSignals), and calls `poll` with the GIL held. `poll` updates progress bars and may be empty. If a handler raises an
+//   exception (KeyboardInterrupt), the main thread requests the cancel, waits until the work has stopped, and rethrows the exception.
+// - On any other thread: signal handlers never run there. So the work runs on the calling thread, unless there is a `poll` to call.
+// - `brief` is true if the work should end within milliseconds and may be started twice. On the main thread and without `poll`, such work
+//   first runs on the calling thread, which saves the time to wake the helper thread: a tenth of the time that a short text takes. If the
+//   work has not ended after 20 ms, it is cancelled and started again on the helper thread. So signals are delayed by at most 20 ms.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
-// Waits for another thread. Calls wait(ms) without the GIL, until wait() returns true or max_ms milliseconds have passed. If the caller is
-// Python's main thread, signal handlers run every 20 ms.
+// Waits for another thread: calls wait(ms) without the GIL until it returns true, or until max_ms milliseconds have passed. On Python's
+// main thread, signal handlers run every 20 ms meanwhile.
 void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait);
 
 // Remembers how long a model's calls take per token, to predict which calls are brief (see interruptible()).
@@ -42,11 +40,12 @@ class CallTimes {
   }
 
  private:
-  static constexpr double kBrief = 0.01;  // longest predicted time of a brief call, in seconds
+  static constexpr double kBrief = 0.01;  // maximum predicted time of a brief call, in seconds
   std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
 };
 
-// Stores which thread runs Python's signal handlers. Must be called with the GIL held, before the first call of interruptible().
+// Stores which thread is Python's main thread, where signal handlers run. Must be called with the GIL held, before the first call of
+// interruptible().
 void find_main_thread();
 
 }  // namespace pumice::bindings

@@ -49,8 +49,8 @@ py::dict model_info(const ModelHandle& handle) {
   const auto m = handle.get();
   const auto& d = m->description();
   const auto& c = d.config;
-  // The model's "kv_heads" and "head_dim" are those of the first layer with attention of any kind. For latent attention, they are those of
-  // its cache.
+  // "kv_heads" and "head_dim" of the model are those of the first layer with attention. If this is latent attention, they are those of its
+  // cache.
   const auto attends = std::ranges::find_if(c.layers, [](const model::Layer& layer) { return layer.attention_heads() > 0; });
   const bool any = attends != c.layers.end();
   const model::Attention* first = any ? attends->if_attention() : nullptr;

@@ -15,8 +15,8 @@
 
 namespace pumice::bindings {
 
-// The object behind _core.Model. close() drops its pointer to the engine's model. Running calls hold a pointer of their own (get()), so the
-// model lives until they end.
+// The C++ object of a _core.Model. close() drops this object's pointer to the engine's model. Running calls hold pointers of their own
+// (get()), so the model lives until they end.
 class ModelHandle {
  public:
   explicit ModelHandle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
@@ -25,16 +25,18 @@ class ModelHandle {
     if (!model_) fail(ErrorKind::invalid_argument, "this model is closed; load it again");
     return model_;
   }
-  // Closes the model. The weights are freed when the last running call and the last request have ended. The GIL is released meanwhile,
+  // Closes the model. Its weights are freed when the last running call and the last request have ended. The GIL is released meanwhile,
   // because it takes time to free gigabytes.
   void close() {
     auto last = std::move(model_);
     model_.reset();
     const WithoutGil released;
-    if (last && last->generates()) last->scheduler().wake_pump();  // so that the thread that waits in pump() drops its pointer to the model
+    if (last && last->generates())
+      last->scheduler().wake_pump();  // so that a thread that waits in pump() drops its own pointer to the model
     last.reset();
   }
-  // Calls work() by interruptible(), for a call of `tokens` tokens. The work may be started twice, so it must have the same result then.
+  // Runs work() through interruptible(), for a call with `tokens` tokens. Two runs of work() must have the same result, because it may be
+  // started twice.
   void compute(std::size_t tokens, const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}) const {
     const auto start = Cancel::Clock::now();
     interruptible(work, poll, times_.brief(tokens));
@@ -46,7 +48,7 @@ class ModelHandle {
   mutable CallTimes times_;
 };
 
-// Adds load() and plan() to the module. Adds the methods that describe a model or look inside it to the class, which module.cpp has made.
+// Adds load() and plan() to the module. Adds the methods that describe a model or look inside it to the class `model`.
 void bind_model(pybind11::module_& module, pybind11::class_<ModelHandle>& model);
 
 }  // namespace pumice::bindings

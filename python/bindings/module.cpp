@@ -1,5 +1,5 @@
-// The module pumice._core, which is the engine's interface for Python. It does little more than convert types. python/pumice/_core.pyi
-// documents it.
+// The module pumice._core, through which Python uses the engine. The code here mostly converts types. python/pumice/_core.pyi documents the
+// module.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -73,9 +73,9 @@ py::list self_test() {
   return out;
 }
 
-// Makes every use of an object raise an error if the object was made by Class.__new__(Class), without a constructor. Such an object has no
-// C++ object behind it. At its first use, pybind11 would call operator_new, which is replaced here, and would use the allocated memory
-// uninitialized. (A function that takes a shared_ptr of the class raises pybind11's own RuntimeError before that.)
+// Makes every use of an object raise an error if the object was made by Class.__new__(Class) without a constructor. Such an object has no
+// C++ object. At its first use, pybind11 would call operator_new and use the allocated memory uninitialized, so operator_new is replaced
+// here by a function that throws. (Functions that take a shared_ptr of the class raise pybind11's own RuntimeError before that.)
 void require_constructors(const py::module_& module) {
   const py::dict members = module.attr("__dict__");
   for (const auto& [name, value] : members) {
@@ -88,8 +88,8 @@ void require_constructors(const py::module_& module) {
   }
 }
 
-// Returns the merges of a SentencePiece vocabulary. The tokens are copied to a tuple, which keeps the strings alive and unchanged while the
-// GIL is released.
+// Returns the merges of a SentencePiece vocabulary. The tokens are copied to a tuple, because a list could be changed while the GIL is
+// released.
 py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
                                      const py::array_t<float, py::array::c_style | py::array::forcecast>& scores,
                                      const py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>& mergeable) {
@@ -128,7 +128,7 @@ PYBIND11_MODULE(pumice_core, module) {  // defines PyInit_pumice_core(), which P
   bind_files(module);
   bind_grammars(module);
   bind_options(module);
-  // The class comes before the functions that take or return a Model, because their docstrings name it.
+  // The class is defined before the functions that take or return a Model, because pybind11 writes its name into their docstrings.
   py::class_<ModelHandle> model(module, "Model");
   bind_params(module);
   bind_encoders(module, model);
@@ -144,8 +144,8 @@ PYBIND11_MODULE(pumice_core, module) {  // defines PyInit_pumice_core(), which P
   module.def("spm_merges", &spm_merges, "tokens"_a, "scores"_a, "mergeable"_a);
 }
 
-// Python calls this function to import _core. In a sub-interpreter the function raises ImportError at once. Otherwise pybind11 would wait
-// for ever for the GIL of the main interpreter, because this thread holds it.
+// Python calls this function to import _core. In a sub-interpreter it raises ImportError at once. Otherwise the import would never return,
+// because pybind11 would wait for the GIL of the main interpreter, which this thread holds.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
     PyErr_SetString(PyExc_ImportError,

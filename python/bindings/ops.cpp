@@ -45,7 +45,8 @@ Id id(const py::dict& d, const char* key) {
   return static_cast<Id>(field<std::int32_t>(d, key, -1));
 }
 
-// Returns the enum value whose name is d[key], or `otherwise` if d has no such key. `names` lists the names of the enum's values, in order.
+// Returns the enum value with the name d[key], or `otherwise` if d has no such key. `names` has the names of the enum's values in their
+// order.
 template <class Enum, class Names>
 Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwise) {
   const auto name = field<std::string>(d, key, "");
@@ -57,7 +58,7 @@ Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwi
 
 Activation activation(const py::dict& d) { return one_of(d, "activation", kActivations, Activation::none); }
 
-// Each overload of read() fills one kind of operation from a dict. If an operation has no read(), read_op() does not compile.
+// Each overload of read() fills one kind of operation from a dict. If an operation had no overload, read_op() would not compile.
 void read(Embed& op, const py::dict& d) {
   op = {.out = view(d, "out"),
         .tokens = id<MatrixId>(d, "tokens"),
@@ -346,8 +347,8 @@ py::array_t<float> unpack_bytes(const std::string& format, const py::bytes& pack
 
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-// Packs float weights to a format. If `columns` is given, the weights form rows with one weight per element of `columns`, and the squared
-// error of each weight counts `columns[column]` times (pack_rows()).
+// Packs float weights to a format. If `columns` is given, the weights are rows with one weight per element of `columns`, and the squared
+// error of a weight in column c counts columns[c] times when codes are chosen (pack_rows()).
 py::bytes pack_floats(const std::string& format, const Floats& weights, const std::optional<Floats>& columns) {
   const auto known = format_from_name(format);
   require(known.has_value(), "format ", format, " is not known");

@@ -10,7 +10,7 @@
 
 namespace pumice::bindings {
 
-// These convert names to enum values. They throw invalid_argument with a list of the valid names if `name` is not valid.
+// Both functions convert a name to an enum value. They throw invalid_argument with a list of the valid names if there is no such value.
 KvFormat kv_format(const std::string& name);
 Compute compute_mode(const std::string& name);
 

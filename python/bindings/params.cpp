@@ -64,7 +64,7 @@ py::object whole(std::string_view name, const py::handle& value) {
   return py::reinterpret_steal<py::object>(number);
 }
 
-// Returns an int as a double. Returns infinity, also for a negative int, if the int's magnitude is too large for a double.
+// Returns an int as a double. If its magnitude is too large for a double, returns infinity, even for a negative int.
 double as_double(const py::object& whole) {
   const double number = PyLong_AsDouble(whole.ptr());
   if (!PyErr_Occurred()) return number;
@@ -72,7 +72,7 @@ double as_double(const py::object& whole) {
   return std::numeric_limits<double>::infinity();
 }
 
-// Returns the digits of an int for an error message, or "" if Python refuses to write them (more than 4300).
+// Returns the digits of an int for an error message. Returns "" if the int has more than 4300 digits, which Python refuses to write.
 std::string digits_of(const py::object& whole) {
   constexpr std::size_t kMost = 40;
   try {
@@ -89,9 +89,9 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   if constexpr (std::is_same_v<Number, float>) {
     const double number = real(name, value);
     engine::check_range(name, number, range);
-    // A number above range.low stays above it, even if the nearest float is range.low. Otherwise a later check could refuse range.low, with
-    // a message about a number that the caller did not give. Or range.low could have a meaning of its own: max_seconds=0 means no limit of
-    // time.
+    // If the number is above range.low, but the nearest float is range.low, the next larger float is taken. Otherwise a later check could
+    // refuse the number with a message about range.low. Or range.low could have a special meaning, such as max_seconds=0, which means no
+    // limit of time.
     const auto held = static_cast<float>(number), low = static_cast<float>(range.low);
     return number > range.low && held <= low ? std::nextafter(low, std::numeric_limits<float>::infinity()) : held;
   } else {
@@ -104,7 +104,7 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   }
 }
 
-// Defines a property of GenerateParams for each of `settings`. part(params) returns the struct whose members hold these settings.
+// Defines a property of GenerateParams for each of `settings`. part(params) returns the struct that has these settings as members.
 template <class Params, class Part>
 void bind_numbers(Bound& bound, std::span<const engine::Setting<Params>> settings, Part part) {
   for (const engine::Setting<Params>& setting : settings) {
@@ -177,7 +177,7 @@ void set_max_reasoning_tokens(GenerateParams& params, const py::object& value) {
   params.engine.max_reasoning_tokens = value.is_none() ? -1 : in_range<std::int64_t>("max_reasoning_tokens", value, {0, 2147483647});
 }
 
-constexpr std::array<std::string_view, 3> kOwnGuesses = {"off", "auto", "on"};  // the values of engine::OwnGuesses
+constexpr std::array<std::string_view, 3> kOwnGuesses = {"off", "auto", "on"};  // names of the values of engine::OwnGuesses, in their order
 
 std::string own_guesses(const GenerateParams& params) {
   return std::string(kOwnGuesses.at(static_cast<std::size_t>(params.engine.speculation.own)));

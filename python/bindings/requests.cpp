@@ -24,7 +24,7 @@ using namespace py::literals;
 namespace pumice::bindings {
 namespace {
 
-// Returns a list with one dict for each sequence that has new tokens or has ended.
+// Converts `news` to a list with one dict for each sequence that has new tokens or has ended.
 py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
   py::list out;
   for (const engine::News& n : news) {
@@ -32,7 +32,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
     if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
-    // A request that its caller closes at a time limit of the caller's own also ends with the reason "cancelled".
+    // "cancelled" is also the reason if the caller itself closes a request at a time limit.
     if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";
     if (n.reasoning_cut >= 0) item["reasoning_cut"] = n.reasoning_cut;
     if (logprobs) {
@@ -107,8 +107,8 @@ class RequestHandle {
   }
 
  private:
-  // Calls the logits processors. They run in the calling thread, so that their exceptions reach their own caller and other requests do not
-  // wait for them.
+  // Calls the logits processors in the calling thread. So their exceptions reach the caller that gave them, and other requests do not wait
+  // for them.
   void process_logits() {
     const std::vector<engine::Request::Shown> shown = [&] {
       const WithoutGil released;
@@ -128,14 +128,14 @@ class RequestHandle {
     }
   }
 
-  std::vector<py::object> processors_;  // the logits processor, or None, of each element of `params`
+  std::vector<py::object> processors_;  // the logits_processor of each element of `params`; may be None
   std::shared_ptr<engine::Model> model_;
   std::shared_ptr<engine::Request> request_;
   bool logprobs_ = false;
 };
 
-// Waits for events of those requests of a model that start() was called for. A Pump keeps the model alive. Python deletes the Pump when no
-// started request is left.
+// Waits for events of those requests of a model for which start() was called. A Pump keeps the model alive, so Python deletes the Pump when
+// no such request is left.
 class Pump {
  public:
   explicit Pump(const ModelHandle& handle) : model_(handle.get()) { model_->scheduler(); }
@@ -228,7 +228,7 @@ py::tuple load_prefix(const ModelHandle& handle, const py::str& path) {
 }  // namespace
 
 void bind_requests(py::module_& module, py::class_<ModelHandle>& model) {
-  // The class comes before the function that returns a Request, because the docstring of that function names it.
+  // The class is defined before the function that returns a Request, because pybind11 writes its name into that function's docstring.
   py::class_<RequestHandle> request(module, "Request");
   py::class_<Pump>(module, "Pump")
       .def(py::init<const ModelHandle&>(), "model"_a)

@@ -1,4 +1,4 @@
-// Binds generation requests, their events, and statistics of the running batch and its cache.
+// Binds requests for generation, their events, and the statistics of the running batch and of the cache.
 #pragma once
 
 #include <pybind11/pybind11.h>
