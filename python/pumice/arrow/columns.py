@@ -29,16 +29,16 @@ from ..model.model import Model
 Null = Literal["error", "empty", "null"]
 NULLS = ("error", "empty", "null")
 ROLES = (None, "query", "document")
-CHATS_AT_ONCE = 64  # number of threads that wait for answers of chat()
+CHATS_AT_ONCE = 64  # maximum number of calls of chat() at a time, each in its own thread
 
 Bools = npt.NDArray[np.bool_]
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
-# The keywords of encode() that Encode takes too. It does not take `out`, `output`, `max_active_dims` and `details`, because they decide
-# where the result goes and what it is, nor `show_progress_bar`, because a job with many batches would show as many bars.
+# The keywords of encode() that Encode takes too. The first four that are left out decide where the result goes or what it contains.
+# `show_progress_bar` is left out, because a job with many batches would show many bars.
 ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "max_active_dims", "details", "show_progress_bar"))
-# The keywords of generate() that Generate takes too. It does not take `n`, which would give several texts per row, nor `logprobs`, whose
-# numbers have no column.
+# The keywords of generate() that Generate takes too. `n` is left out, because it gives several texts per row. `logprobs` is left out,
+# because there is no column for them.
 GENERATE_OPTIONS = tuple(name for name in SAMPLING_DEFAULTS if name not in ("n", "logprobs"))
 
 _models: dict[bytes, Model] = {}  # pickled call that loads a model -> the model, for all objects of this process
@@ -63,8 +63,8 @@ class _Source:
             options = dict(load or {})
             check_load_options("load", options)
             name = os.fsdecode(source)
-            # A path is made absolute, because the process that loads the model may have another current folder. A name that is no path on
-            # this disk, such as a hub id, stays as it is.
+            # A path is made absolute, because the process that loads the model may have another current folder. Other names, such as hub
+            # ids, stay as they are.
             call = functools.partial(load_model, os.path.abspath(name) if os.path.exists(name) else name, **options)
         else:
             raise TypeError(f"{owner}: source must be a path, a hub id or a Model, not {type(source).__name__} {shown(source)}")
@@ -188,9 +188,9 @@ class _NewColumns:
         except pa.ArrowInvalid as error:
             if "UTF8" not in str(error):
                 raise
-            arrow_values(texts, what)  # raises an error that names the row, unless the text is a dictionary value that no row uses
-        # A value of the dictionary may be null, which null_count does not count. So each row's index is replaced by the value that it
-        # refers to.
+            arrow_values(texts, what)  # raises an error that names the row, unless no row uses the invalid text
+        # A value of the dictionary may be null, and null_count does not count the rows that use it. So the dictionary is replaced by plain
+        # texts.
         if pa.types.is_dictionary(texts.type):
             texts = texts.cast(pa.large_string())
         if not texts.null_count:
@@ -247,7 +247,7 @@ class Encode(_NewColumns):
         texts, there = self._without_nulls(texts, what)
         model = self.model
         precision = self._options.get("precision", "float32")
-        # The vectors of some models are codes of 8 bits already, and need no ranges for int8 (FlexibleQuantizer in docs/python/encode.md).
+        # Some models already return codes of 8 bits, which need no ranges for int8 (FlexibleQuantizer in docs/python/encode.md).
         needs_ranges = precision == "uint8" or (precision == "int8" and not model._config.codes)
         if needs_ranges and self._options.get("precision_ranges") is None:
             raise ValueError(

@@ -17,9 +17,10 @@ from .. import _core
 from ..common.arguments import did_you_mean, shown_path
 from .columns import Encode
 
-KEY = b"pumice.encode"  # key of _Job.record() in the metadata of the files that this module writes
-ROWS = 8192  # default number of rows per row group; they are two windows of encode(), and with 384 columns their vectors take 12 MiB
-# Key of _Job.record() whose value is a hash -> words of the error message for an existing file in which this hash differs.
+KEY = b"pumice.encode"  # the key under which written files have _Job.record() in their metadata
+ROWS = 8192  # default number of rows per row group: two windows of encode(); 8192 vectors of 384 columns take 12 MiB
+# What an error message says if an existing file differs in one of these keys of _Job.record(). The values of these keys are hashes, which a
+# message cannot usefully show.
 _MEANING = {
     "footer": "the input has changed since",
     "vectors": "its vectors are of another model, prompt, normalisation, width or device",
@@ -148,7 +149,8 @@ class ParquetEncoder:
         writer: pq.ParquetWriter | None = None
         rows = 0
         with _open(job.source) as file:
-            # All columns but the vectors get dictionaries. Vectors hardly ever repeat, so their dictionary would be built and then dropped.
+            # Dictionaries are only built for the input columns. Vectors hardly ever repeat, so their dictionary would be built and then
+            # dropped.
             repeating = [file.schema.column(i).path for i in range(len(file.schema.names))]
             wanted = [name for name in file.schema_arrow.names if name in job.columns or name == text]
             empty = file.schema_arrow.empty_table().select(wanted)
