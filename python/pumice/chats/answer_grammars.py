@@ -185,8 +185,7 @@ class AnswerGrammar(Lark):
         """Adds a rule for any text up to and including the first occurrence of `text`."""
         (first, special), *rest = self.parts(text)
         more = "" if not rest else " " + self.spelt("".join(piece for piece, _ in rest))
-        # The text before the special token must not contain the token's spelling, because the response parser would take the spelling for
-        # the token.
+        # The text before the special token must not spell this token, because the response parser would take the spelling for the token.
         if special is not None:
             self.rule(f"{name.upper()}_TEXT", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
             return self.rule(name, f"{name.upper()}_TEXT? <[{special}]>{more}")
@@ -354,7 +353,7 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
 def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
     """Adds a rule for one or more consecutive calls, and returns an expression for them. skipped: the beginning of the first call, which
     the rule leaves out because an earlier rule has already matched it."""
-    # Whether the rule matches only one call. This is so if a call is the whole answer, or if _free() itself repeats the rule.
+    # True if the rule matches only one call, because a call is the whole answer or because _free() repeats the rule.
     alone = written.alone or (asking.calls == "free" and not written.before)
     listed = "%calls%" in written.call
     first = "" if listed or written.before else skipped
@@ -426,8 +425,8 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
         schema = schema_of_type(function.get("parameters") or {})
         schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
     for _, here in list(places(schema)):
-        # Replaces "nullable" by an anyOf with null. It is a keyword of OpenAPI and not of JSON Schema, and pumice uses it in the schemas
-        # that it makes from Python functions.
+        # Replaces "nullable" by an anyOf with null. "nullable" is a keyword of OpenAPI and not of JSON Schema. pumice itself uses it in the
+        # schemas that it makes from Python functions.
         if here.get("nullable") is True and here.keys() & {"type", "anyOf"}:
             inner = {key: value for key, value in here.items() if key != "nullable"}
             here.clear()

@@ -71,8 +71,8 @@ class _Reader:
         self._escaped = False  # whether the next character belongs to an escape sequence
         self._spelt: list[str] | None = None  # the text of the current string if it is a key or a name, else None
         self._key = ""
-        self._value = False  # whether the current position is after a key's colon
-        self._keys_at = 0  # nesting depth of the keys of the current call, or 0 outside of calls
+        self._value = False  # whether a value follows, because the last key's colon has been read
+        self._keys_at = 0  # nesting depth at which the keys of the current call are, or 0 outside of calls
         self._outer = 0  # nesting depth at which the current call begins
         self._listed = False
         self._named = False
@@ -81,7 +81,7 @@ class _Reader:
         self._early: list[str] = []  # arguments of the current call that came before its name
 
     def feed(self, text: str) -> None:
-        at = start = 0  # start: where the text begins that was not reported yet
+        at = start = 0  # start: position of the first character that is not reported yet
         while at < len(text) and not self.stalled:
             if self._escaped:
                 self._escaped, before, at = False, at, at + 1
@@ -229,8 +229,8 @@ class ArrivingCalls:
         deltas: list[CallDelta] = []
         for call, name, arguments in news:
             if call >= len(self._sent):
-                # Without a name, the region has a second value after the arguments of its only call. The response parser will refuse such
-                # a region.
+                # Without a name, this is no new call, but a second value after the arguments of the region's only call. The response parser
+                # will refuse the region.
                 if name is None:
                     break
                 deltas.append(self._first(name, arguments))

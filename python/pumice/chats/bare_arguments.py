@@ -17,8 +17,8 @@ from ..generate.schemas import pointer
 if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
-_BARE = re.compile(r"[\w.$-]+")  # matches those keys of a schema that the model writes without quotes
-_FREE = re.compile(r"[\w.$/-]+")  # matches what a key outside the schema can look like; the model always writes such keys without quotes
+_BARE = re.compile(r"[\w.$-]+")  # matches a key of the schema, if the model writes it without quotes
+_FREE = re.compile(r"[\w.$/-]+")  # matches a key that is not in the schema; the model always writes such keys without quotes
 
 
 class BareArguments(SchemaRules):

@@ -35,7 +35,7 @@ RESERVED = frozenset(
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")
-# Maximum number of messages that _check_left_out() checks one by one. It is small, because each of these checks renders the conversation.
+# Maximum number of messages that _check_left_out() checks one by one, because each check renders the whole conversation.
 _MOST_UNSEEN = 4
 
 
@@ -54,9 +54,9 @@ def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool
 
 
 # Ways to mark characters of the messages, so that they can be told from the template's own characters in the rendered text. The safest way
-# comes first. ChatTemplate.prompt() uses the first way with which the rendered text is unchanged after the marks are removed. The first way
-# marks all characters that may become part of a control token. The second way marks only the control tokens that a message spells. The
-# third way does the same, but not in the model's own messages, because some templates split these to find the reasoning.
+# comes first. ChatTemplate.prompt() uses the first way that leaves the rendered text unchanged, apart from the marks. The first way marks
+# all characters that may become part of a control token. The second marks only the control tokens that a message spells. The third does the
+# same, but not in the model's own messages, because some templates split these to find the reasoning.
 _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
     lambda given, marks: _marked(given, marks.every),
     lambda given, marks: _marked(given, marks.whole),
@@ -172,7 +172,7 @@ class ChatTemplate:
             except ChatTemplateError:
                 continue
             if marks.unmarked(marked) == text:
-                # True if no control token contains a character of a message. If so, the whole text can be tokenized as one part.
+                # True if no character of a message is part of a control token. The whole text can then be tokenized as one part.
                 own = control.find(marked) == control.find(text)
                 return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked))), variables
         raise ChatTemplateError(
@@ -208,8 +208,8 @@ class ChatTemplate:
             content = message.get("content")
             if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
                 unseen.append(i)
-        # Most of these messages are in the prompt in a changed form. To find out which, one rendering adds a different mark to each
-        # message.
+        # Most of these messages are in the prompt in a changed form. One rendering, in which each message has a mark of its own, shows
+        # which messages are really missing.
         if len(unseen) > 1:
             marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
             changed = self._with_marks(variables, marks, now)

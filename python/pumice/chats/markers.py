@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SOURCE = 1 << 10  # maximum length of a pattern in characters
-MAX_PROGRAM = 2048  # maximum number of steps of a pattern's program; the patterns in response_templates.py need at most 153
+MAX_PROGRAM = 2048  # maximum number of steps of a compiled pattern; the patterns in response_templates.py need at most 153
 MAX_DEPTH = 50  # maximum nesting depth of groups
-MAX_FIRST = 24  # limit of the prefix of a marker for which re searches; the prefix has fewer characters than this
+MAX_FIRST = 24  # re searches for the first characters of a marker: for fewer than this many
 MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and thus the most text that a Scanner holds back
 MAX_LEAD = 256  # maximum number of blanks before a marker that count as part of it
 MAX_MOVES = 1 << 9  # maximum number of transitions that a state caches
-MAX_TRIED = 1 << 26  # maximum of (program steps) * (characters of a match); limits the memory of Pattern.parts()
+MAX_TRIED = 1 << 26  # maximum of program steps times characters of a match, which limits the memory of Pattern.parts()
 WORK = 4  # find_all() may examine this many characters per character of the text, on average
-# Transitions that are not cached take program steps. A search may spend this many such steps per character of text, on average, and
-# FREE_BUILDING more.
+# A search may compute transitions that are not cached. This takes program steps, of which it may spend BUILDING per character of text, and
+# FREE_BUILDING in addition.
 BUILDING = 64
 FREE_BUILDING = 1 << 19
 
@@ -35,7 +35,7 @@ FREE_BUILDING = 1 << 19
 
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _QUANTIFIER = re.compile(r"(\*|\+|\?|\{\d{1,4}\}|\{\d{1,4},\d{0,4}\}|\{,\d{1,4}\})(\?|\+)?")
-# Matches escapes, and the characters that re warns about inside a class. (Later versions of re may treat these as set operators.)
+# Matches an escape, or a character that must be escaped in a class, because re warns that later versions may treat it as a set operator.
 _SET_SIGN = re.compile(r"\\.|[\[&~|]", re.DOTALL)
 _NAMED = re.compile(r"\?P<([A-Za-z_]\w*)>")
 
@@ -53,7 +53,7 @@ class _Node:
     parts: tuple[_Node, ...] = ()
     test: Callable[[str], object] | None = None
     source: str = ""
-    literal: str = ""  # the character if kind is "char" and the node is no class, else ""
+    literal: str = ""  # the character, if the node is a single character and not a class; else ""
     low: int = 0
     high: int | None = None
     greedy: bool = True
@@ -254,8 +254,8 @@ class Pattern:
         if start is None or start.accepts:
             raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
         self.start: State = start
-        # A pattern with which `re` finds where a match may begin. It is "" if no match can begin with a character, because all
-        # alternatives begin with the anchor `$`. Such a pattern is never searched for, and so never found.
+        # A pattern with which `re` finds where a match may begin. "" means that all alternatives begin with the anchor `$`. Such a pattern
+        # is never found.
         self.first = _Firsts(self).found()
 
     def _compiled(self, tree: _Node) -> State | None:
@@ -288,7 +288,7 @@ class Pattern:
             self._emit(node.parts[0])
             program.append(("save", node.source, 1))
         elif node.kind in ("seq", "look"):
-            # The match ends before the (?=...).
+            # Saves the end of the match, because a (?=...) is not part of the match.
             if node.kind == "look":
                 program.append(("save", "", 1))
             for part in node.parts:
@@ -406,7 +406,8 @@ class Pattern:
         waiting: list[tuple[Any, ...]] = [(0, start)]
         while waiting:
             place, at, *before = waiting.pop()
-            # All paths after this "save" step have failed, so the position that was saved before it is restored.
+            # An entry with `before` undoes a "save" step, after which all paths have failed. It restores the position that was saved
+            # earlier.
             if before:
                 saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
                 continue
@@ -471,7 +472,7 @@ class Pattern:
 class _Firsts:
     """Builds a pattern for re that finds where matches of a Pattern may begin. re finds these positions faster than the automaton does."""
 
-    MOST_WORK = 1 << 14  # maximum number of program steps to visit, which takes some milliseconds
+    MOST_WORK = 1 << 14  # maximum number of program steps to visit; visiting them takes some milliseconds
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern, self._work = pattern, 0
@@ -554,7 +555,7 @@ class Scanner:
     def __init__(self) -> None:
         self._text, self._at = "", 0
         self._watch = Watch(())
-        self._building = FREE_BUILDING  # number of program steps that may still be spent on transitions that are not cached
+        self._building = FREE_BUILDING  # number of program steps that may still be spent on computing transitions
         # The pattern that took too long, or "". Once it is set, all text is returned without a search for markers.
         self.gave_up = ""
         self._forget()

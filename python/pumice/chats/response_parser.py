@@ -87,7 +87,7 @@ class Field:
     join: str
     transform: Any
     each: bool
-    arrives: Plan | None  # how calls are reported piece by piece, or None if they are only reported whole
+    arrives: Plan | None  # how calls are reported piece by piece; None if only whole calls are reported
 
 
 class ResponseTemplate:
@@ -291,11 +291,11 @@ class ResponseParser:
         self._heard = 0  # number of elements of `_body` that were passed to `_open_text`
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
-        self.length = 0  # number of characters that were fed
+        self.length = 0  # number of characters that feed() got
         self._parts: list[tuple[Kind, int]] = []  # (kind, number of characters) of each part of the parsed text, in order
         self._call_part = 0  # index in `_parts` at which the current call begins
-        # Number of characters at the end of `prompt` that are held back, because they may begin a marker. If they begin none, they are
-        # skipped, because they are not new text.
+        # Number of characters at the end of `prompt` that are held back, because a marker may begin there. If none does, they are dropped,
+        # because text of the prompt is not part of the answer.
         self._skipped = 0
         self._enter(None)
         if prompt:

@@ -48,7 +48,7 @@ class Row(NamedTuple):
     name: str  # the format's name in error messages
     markers: tuple[str, ...]
     template: Mapping[str, Any]
-    written: Written | str = "it has no tool calls"  # a str is a sentence that tells why no grammar can enforce calls
+    written: Written | str = "it has no tool calls"  # how grammars write calls; a str says why no grammar can enforce calls
     thought: Thought | None = None
 
 
@@ -108,7 +108,7 @@ ROWS: tuple[Row, ...] = (
             close=["<|call|>", "<|end|>", "<|return|>"],
             transform=_NAMED,
         ),
-        # Neither a call nor the content has an end marker here, because the model ends the answer itself with <|call|>, <|return|> or
+        # `Written` has no end marker for a call or for content, because the model itself ends the answer with <|call|>, <|return|> or
         # <|end|>.
         Written("<|channel|>commentary to=functions.%name% <|constrain|>json<|message|>%arguments%", alone=True),
         Thought(
@@ -234,7 +234,7 @@ ROWS: tuple[Row, ...] = (
             close_pattern=r"<\|tool_call:end\|>(?:<\|calls\|>)?",
             transform=_NAMED,
         ),
-        # Neither the calls together nor the content have an end marker here, because the model ends the answer itself with <|calls|> or
+        # `Written` has no end marker for all calls together or for content, because the model itself ends the answer with <|calls|> or
         # <|end|>.
         Written(
             "<|tool_call:begin|>%index%<|tool_call:name|>%name%<|tool_call:args|>%arguments%<|tool_call:end|>", before="<|tool_calls|>"
@@ -427,7 +427,8 @@ ROWS: tuple[Row, ...] = (
         "LFM2 (<|tool_call_start|>[f(a=1)])",
         ("List of tools: ", "|im_start|"),  # not the markers of calls, because some of LFM2's chat templates do not write calls
         _shape(open="<|tool_call_start|>", close="<|tool_call_end|>", content="python"),
-        # The grammar enforces LFM2's second form of calls, a list in JSON, which the parser of calls in Python accepts, too.
+        # LFM2 writes calls in Python, or as a list in JSON. The grammar enforces the second form, which the parser for Python calls
+        # accepts, too.
         Written("<|tool_call_start|>%calls%<|tool_call_end|>"),
     ),
     Row('Llama 3 ({"name": ..., "parameters": ...})', ("<|start_header_id|>", '"parameters": '), _LLAMA, _LLAMA_CALL),

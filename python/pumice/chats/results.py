@@ -107,7 +107,8 @@ class Answer(Continuation):
 
     def kind_tokens(self) -> dict[str, int]:
         """Returns the number of tokens of each kind. Must be called after the sequence has ended."""
-        return kind_tokens_of(self.parsed().kinds_at(self._places[: len(self.ids)]))  # without tokens that a stop string has cut off
+        # _places also has tokens that a stop string has cut off. `ids` does not have them.
+        return kind_tokens_of(self.parsed().kinds_at(self._places[: len(self.ids)]))
 
     def chunks(self, index: int) -> list[Chunk]:
         """Returns the chunk of take() split into chunks of one kind: content, reasoning or tool calls."""
@@ -124,7 +125,7 @@ class Answer(Continuation):
         result = []
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None
-            tokens = {} if i == 0 else nothing  # the first chunk gets all tokens
+            tokens = {} if i == 0 else nothing  # the first chunk has all tokens of the split chunk
             said: dict[str, Any] = {"text": event.text, "kind": event.kind, "calls": event.calls}
             said |= {"call_deltas": event.deltas, "call_errors": event.failed}
             result.append(replace(chunk, finish_reason=last, **said, **tokens))

@@ -331,7 +331,7 @@ def _regex_text(text: Any) -> str:
 
 
 def _escape(text: Any) -> Any:
-    whole = text if isinstance(text, str) else current_meter().text(text)  # Markup is not converted, so that it stays Markup
+    whole = text if isinstance(text, str) else current_meter().text(text)  # Markup is a str, so it is not converted and stays Markup
     current_meter().room(6 * len(whole), "an escaped text")
     return escape(whole)
 

@@ -17,7 +17,8 @@ from jinja2 import runtime
 from jinja2.exceptions import SecurityError
 
 MAX_VOLUME = 48 << 20  # maximum number of bytes of all strings and lists that a rendering makes
-# Maximum weight of one value. The weight is the number of characters plus ITEM_WEIGHT per item, as if the value were written out in full.
+# Maximum weight of one value. The weight is the number of characters plus ITEM_WEIGHT per item. Parts that occur several times count each
+# time.
 MAX_WEIGHT = 16 << 20
 ITEM_WEIGHT = 64  # weight of one item, about its size in bytes
 MAX_ITEMS = 1 << 18  # maximum number of pieces that one split may make, and of lines that one indent may change
@@ -28,7 +29,7 @@ MAX_CALL_DEPTH = 64
 
 # Maximum number of characters of a text that a filter searches with regular expressions.
 MAX_REGEX_TEXT = 1 << 18
-# Maximum number of character comparisons in one strip, or in one search from the end of a text. They take 0.05 s.
+# Maximum number of character comparisons in one strip, or in one search from the end of a text. So many comparisons take 0.05 s.
 MAX_WORK = 1 << 28
 # Maximum number of characters of a text with non-ASCII characters whose case is changed. Python allocates up to 12 bytes per character for
 # it.
@@ -98,7 +99,7 @@ class Meter:
         while waiting:
             item = waiting.pop()
             if isinstance(item, str):
-                # repr() may write one character as up to ten, such as \U000e0001.
+                # repr() may write a single character as up to ten characters, such as \U000e0001.
                 size += len(item) + item.count("\\") + item.count("'") if item.isprintable() else 10 * len(item)
             elif callable(item) and not isinstance(item, PRINTABLE):
                 raise SecurityError("a function cannot be printed")  # the text of a function may contain a memory address of the process

@@ -39,9 +39,9 @@ FIX = "Pass chat_template= with the text of a Jinja template (or a path to one).
 MAX_SOURCE = 256 << 10  # maximum size of a template in bytes
 MAX_OUTPUT = 8 << 20  # maximum number of characters of a rendered text
 MAX_TREE_DEPTH = 100
-# Maximum number of tokens of the source. They are counted before the parser runs, because parsing takes longer.
+# Maximum number of tokens of the source. They are counted before the source is parsed, because parsing takes longer.
 MAX_TOKENS = 60_000
-MAX_TREE_NODES = 20_000  # compiling a tree of this size takes half a second
+MAX_TREE_NODES = 20_000  # maximum number of nodes of the syntax tree; compiling so many takes half a second
 
 
 # ---- the environment -------------------------------------------------------------------------------------------
@@ -100,7 +100,8 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
             check = STRING_METHODS.get(__obj.__name__)
             if check is check_join and args and not isinstance(args[0], str | list | tuple):
-                args = (list(metered(args[0])), *args[1:])  # the items are counted here, because a view or an iterator may have no length
+                # A view or an iterator may have no length, so its items are counted while they are copied to a list.
+                args = (list(metered(args[0])), *args[1:])
             if check is not None:
                 check(__obj.__self__, *args, **{name: value for name, value in kwargs.items() if name not in _JINJA_KEYWORDS})
         meter.depth += 1
@@ -123,7 +124,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         text = str(value.__self__)
         return Format(text, wrapped)
 
-    # The syntax tree calls the following methods after _Metering has rewritten it.
+    # Compiled templates call the following methods, because _Metering inserts the calls into the syntax tree.
 
     def each(self, items: Any, cost: int) -> Iterator[Any]:
         meter = current_meter()

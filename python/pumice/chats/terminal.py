@@ -17,7 +17,7 @@ HISTORY = 1000  # number of messages that the arrow keys can recall
 BYTES = 1 << 20  # maximum number of bytes that are read from the end of the history file
 ENTRY = 1 << 16  # maximum number of characters of a message that is kept in the history file
 
-# Replacements of control characters, which the terminal would obey if they were sent to it. Line feeds and tabs are not replaced.
+# Replacements of control characters, so that the terminal does not obey them. Line feeds and tabs stay.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _VISIBLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
@@ -46,7 +46,7 @@ class Terminal:
             import readline
 
             self._readline = readline
-            readline.set_auto_history(False)  # all lines of a message become one entry
+            readline.set_auto_history(False)  # readline would add each line; _keep() adds a whole message as one entry
             readline.clear_history()
             with contextlib.suppress(Exception):  # libedit does not have this option
                 readline.parse_and_bind("set enable-bracketed-paste on")  # makes a pasted text of several lines one message

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _LENGTHS = ("minLength", "maxLength")
 _PYTHON = {"boolean": ("True", "False"), "null": ("None",)}
-# Keywords that do not show whether a string is allowed. A schema with such a keyword is refused, unless it has no other keyword than a $ref
-# or an anyOf, or its "type" excludes strings.
+# Keywords with which it is not clear whether a string is allowed. A schema with such a keyword is refused. Exceptions are a schema with
+# only a $ref or an anyOf, and one whose "type" excludes strings.
 _BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")
 
 
@@ -85,8 +85,8 @@ class TextArguments:
         middle = self._made.spelt(self._middle)
         if may.any_text:
             return self._one(key, middle, self._until())
-        # If the length or the form of strings is limited, no JSON except null is allowed, because the parser could take other JSON for a
-        # string. And `middle` is matched exactly, because blanks before the value would count as characters of the string.
+        # If strings must have a certain length or form, no JSON except null is allowed, because the parser could take other JSON for a
+        # string. And `middle` is matched exactly, because blanks before the value would become part of the string.
         if may.lengths or may.patterns:
             may.plain = [{"type": "null"}] if any("null" in _kinds(inner) for inner in may.plain) else []
             middle = " ".join(
@@ -95,8 +95,8 @@ class TextArguments:
         found = [*may.texts, *(self._sized(*length) for length in may.lengths), *map(self._matching, may.patterns)]
         if may.plain:
             found.append(f"{self._json(may.plain, path)} {self._end()}")
-            # Some chat templates print values with Jinja's own conversion, which writes Python's words, so the model may write these words,
-            # too.
+            # The model may also write the words of Python (True, False, None), because some chat templates print values with Jinja's own
+            # conversion.
             kinds = {kind for inner in may.plain for kind in _kinds(inner)}
             found += [f"{lark_text(word)} {self._end()}" for kind, words in _PYTHON.items() if kind in kinds for word in words]
         if not found:
@@ -172,7 +172,7 @@ class TextArguments:
     def _json(self, plain: list[Any], path: str) -> str:
         one: dict[str, Any] = plain[0] if len(plain) == 1 else {"anyOf": plain}
         name = self._new()
-        # JsonRules searches its root schema for numbers, so `one` is added to the root's definitions.
+        # `part()` only works for parts of the schema that JsonRules got, so `one` is added to the definitions of that schema.
         root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}
         return JsonRules(self._made, name, root, self._guidance).part(one, path)
 

@@ -143,8 +143,8 @@ def _documentation(function: Any) -> str:
 
 
 # ---- types -----------------------------------------------------------------------------------------------------
-# The arguments of a call are JSON values: a list for a tuple or a set, and the value of an Enum. Types that JSON values cannot replace
-# (dataclasses, NamedTuple, dates) are refused, because the function would not get the object that it expects.
+# A function gets the JSON values of a call: a list for a tuple or a set, and the value of an Enum. Types that need other objects
+# (dataclasses, NamedTuple, dates) are refused.
 
 _LISTS = (
     list, set, frozenset, collections.deque, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet,
@@ -235,8 +235,8 @@ def _choices(values: list[Any], where: str) -> dict[str, Any]:
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
 
 
-# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. Each entry says which types
-# accept the constraint: first in words for error messages, and then as a dict from the type to its keyword in JSON Schema.
+# The constraints in Annotated[]: attribute name that annotated_types, pydantic and msgspec share -> types that accept the constraint, in
+# words for error messages, and {type: keyword in JSON Schema}.
 _NUMBERS, _TEXTS = ("integer", "number"), ("string",)
 _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
