@@ -7,12 +7,13 @@ import os
 try:
     import resource
 
-    # The limits that are checked, each with the index of the field in /proc/self/statm that has the number of pages under this limit.
+    # The limits that are checked. Each has the index of the field of /proc/self/statm with the number of pages that count towards this
+    # limit.
     _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()
 except ImportError:  # not on Unix
     _LIMITS = ()
 
-MARGIN = 64 << 20  # number of bytes to leave free for threads and their memory
+MARGIN = 64 << 20  # number of bytes that must stay free for threads and their memory
 TIGHT = 1 << 30
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from ..errors import ChatTemplateError, ModelFormatError, PumiceError, UnsupportedTaskError
 
-# Maximum number of characters that are tokenised in the caller's thread, because that takes less time than starting a thread. More
-# characters are tokenised in another thread, so that Ctrl-C can interrupt the wait.
+# Maximum number of characters that are tokenised in the caller's thread, because this takes less time than to start a thread. More
+# characters are tokenised in another thread, so that Ctrl-C can interrupt the caller.
 DIRECT_CHARACTERS = 1 << 14
 
 # Maximum number of items of a sequence that is copied. No real input is longer, because a Python list of so many texts, ids or vectors
@@ -34,7 +34,7 @@ _FIRST_WORD = re.compile(r"[A-Za-z_]\w*")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Maps argument names of other packages to the argument here that means the same, or to None if there is none.
+# Argument name of another package -> the argument here that means the same, or None if there is none.
 KNOWN_ELSEWHERE = {
     "bad_words_ids": "bad_words",
     "convert_to_numpy": None,
@@ -250,8 +250,7 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__} {shown(value)}") from None
     if not low <= number <= high:
         found = str(number) if number.bit_length() < 1000 else f"a number of {number.bit_length()} bits"
-        # A message about a number that is too small leaves out `high` if that is its default, 2**63 - 1, the largest number of int64.
-        # A message about a number above `high` always has both bounds.
+        # `high` is left out of the message if it is the default 2**63 - 1 (the largest int64) and the number is too small.
         raise ValueError(f"{name}={found} is out of range: it must be {_range(low, high, None if number > high else 2**63 - 1)}")
     return number
 

@@ -17,14 +17,13 @@ import threading
 import time
 from collections.abc import Callable
 
-# Maximum time that the end of the process waits until all threads have left their exit_waits blocks. Most blocks take less than two
-# seconds. A call that takes longer than the maximum can still crash the process, but only if it returns just while Python ends, which is
-# unlikely.
+# Maximum number of seconds that the end of the process waits until all threads have left their exit_waits blocks. Most blocks take less
+# than two seconds. A longer call can still crash the process, but only if the call returns in the short time in which Python ends.
 MOST_SECONDS = 10.0
 
 # Thread -> number of exit_waits blocks that it is in. The key is the thread's ident, or a new object for a thread that has not run yet.
 _inside: dict[object, int] = {}
-_ending: int | None = None  # ident of the thread that ends Python, or None before that
+_ending: int | None = None  # ident of the thread that ends Python; None while Python is not ending
 _before_end: list[Callable[[], object]] = []
 
 

@@ -19,12 +19,12 @@ from .exits import exit_waits, start_thread
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.02  # the waiting thread checks for signals at this interval
+POLL_SECONDS = 0.02  # interval in seconds at which a waiting thread checks for signals
 LEFT_BEHIND = "this was at work in another thread when the process forked; call again in the child"  # the engine uses the same words
 
 _running: set[Task[Any]] = set()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)  # the threads of tasks exist only in the parent
+    os.register_at_fork(after_in_child=_running.clear)  # in the child, the threads of these tasks do not exist
 
 
 class Work(Generic[T]):
@@ -52,7 +52,7 @@ class Work(Generic[T]):
         finally:
             self._ended = True
             self._works.release()
-            del self, work  # otherwise the stack frames of an error would keep the work and all objects that it refers to
+            del self, work  # an error refers to this stack frame, which would otherwise keep the work and its objects alive
 
     def run_here(self) -> None:
         """Does the work in the calling thread, if no thread can be started. Raises a KeyboardInterrupt at once, and not only in

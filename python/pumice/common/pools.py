@@ -26,7 +26,7 @@ class Pool:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ended: list[bool] = []  # not empty after end()
         # The threads do not refer to this object, so that it is deleted when the caller drops it. The weak reference then calls `put` with
-        # itself as a job, which ends the threads. No Python code runs for this, so no KeyboardInterrupt can be lost in it.
+        # itself as a job, and this job ends the threads. No Python code runs here that a KeyboardInterrupt could interrupt.
         self._gone = weakref.ref(self, self._jobs.put)
 
     def submit(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Work[T]:
@@ -55,5 +55,5 @@ class Pool:
 def _serve(jobs: queue.SimpleQueue[Any], ended: list[bool], gone: weakref.ref[Pool]) -> None:
     while (job := jobs.get()) is not gone and not ended:
         job()
-        del job  # drops the work and all objects that it refers to
-    jobs.put(job)  # so that the other threads end, too
+        del job  # otherwise the work and its objects would live until the next job comes
+    jobs.put(job)  # so that the next thread ends, too

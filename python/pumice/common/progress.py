@@ -61,7 +61,7 @@ def new_bar(**options: Any) -> Any:
     from tqdm.auto import tqdm
 
     with exit_waits:  # the first bar of tqdm starts a thread
-        return tqdm(file=_Harmless(sys.stderr), dynamic_ncols=True, **options)  # tqdm gets the width of the terminal from `file`
+        return tqdm(file=_Harmless(sys.stderr), dynamic_ncols=True, **options)  # with dynamic_ncols, a bar has the width of the terminal
 
 
 class LateBar:
@@ -87,7 +87,7 @@ class LateBar:
         if self._bar is None:
             if self._progress is None and (done >= total or time.perf_counter() - self._started < BAR_AFTER_SECONDS):
                 return
-            disable = None if self._progress is None else False  # with None, tqdm shows a bar only on a terminal
+            disable = None if self._progress is None else False  # disable=None shows a bar only on a terminal
             self._bar = new_bar(total=total, desc=self._name, disable=disable, **self._tqdm)
         if self._bar is None:
             self._progress = False

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO, TextIO
 
-_ANY_CHARACTER = ("backslashreplace", "xmlcharrefreplace", "namereplace", "replace", "ignore")  # error handlers that never raise
+# The error handlers with which a stream can write any character.
+_ANY_CHARACTER = ("backslashreplace", "xmlcharrefreplace", "namereplace", "replace", "ignore")
 
 
 class OutputError(Exception):
@@ -27,7 +28,7 @@ def prepare() -> None:
     if sys.stdout is None:
         raise ValueError("standard output is closed; send it to /dev/null where it is not wanted")
     out = sys.stdout
-    # Whether the stream is UTF-8 and can also write file names that are not valid UTF-8. If so, it is left unchanged.
+    # Whether the stream is UTF-8 and can write file names that are not valid UTF-8. Such a stream is left unchanged.
     names = isinstance(out, io.TextIOWrapper) and out.errors == "surrogateescape" and out.encoding.lower() == "utf-8"
     if isinstance(out, io.TextIOWrapper) and out.errors not in _ANY_CHARACTER and not names:
         out.reconfigure(errors="backslashreplace")

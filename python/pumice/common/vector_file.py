@@ -56,7 +56,7 @@ class VectorFile:
         except BrokenPipeError as error:
             raise OutputError(error) from None
         except OSError as error:
-            # The error stays as it is if it has no system message (no errno), or if its message already names the file.
+            # The error is raised unchanged if it has no system message (no errno), or if its message already names the file.
             if error.errno is None or error.filename is not None:
                 raise
             raise OSError(f"cannot write {self._path}: {error.strerror}") from None
