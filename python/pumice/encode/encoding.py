@@ -45,7 +45,7 @@ Output = Literal["sentence", "tokens", "both", "sparse"]
 
 MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine checks this limit too
 OUTPUTS = ("sentence", "tokens", "both", "sparse")
-FEW_TEXTS = 64  # maximum number of texts that EncodeOptions.takes_few() accepts; a small encoder takes about 0.1 s for them
+FEW_TEXTS = 64  # maximum number of texts for EncodeOptions.takes_few(); a small encoder takes about 0.1 s for so many
 
 _LOGITS_PER_CALL = 1 << 24  # maximum number of logits (tokens x labels) in one call of label_tokens(); they take 64 MiB
 
@@ -195,15 +195,15 @@ class _Call:
     normalize: bool | None
     truncate_dim: int | None
     width: int
-    out: Any  # the argument out=, before it was checked
-    rows: Float32 | None  # the argument out=, checked and in the shape (texts, width), or None without out=
+    out: Any  # the argument out=, not checked
+    rows: Float32 | None  # the argument out=, checked and in the shape (texts, width); None if it was not given
     prompt: str
-    skipped: int  # number of tokens at the beginning of each text that belong to the prompt and are left out of the vector
+    skipped: int  # number of tokens of the prompt, which are left out of the vector
     role: str | None
-    budget: int  # maximum number of tokens per micro-batch, or 0 if the engine chooses
+    budget: int  # maximum number of tokens per micro-batch; 0 lets the engine choose
     details: bool
     cuts: Cuts
-    most: int  # for sparse vectors, the maximum number of values per vector, or 0 for all
+    most: int  # maximum number of values per sparse vector; 0 means all
 
     def result(self, vectors: Any) -> Any:
         """Returns the result of the call: `vectors`, or an Encoded with them. Unless `details` is true, warns about texts that were cut."""
@@ -351,7 +351,7 @@ class Encoder:
         texts, expected = ([inputs], 1) if single else items_of(inputs, "inputs")
         prompt = self._windows.prompt_text(options.prompt, options.prompt_name)
         return _Call(
-            texts=listed(texts) if output == "both" else texts,  # with output="both", the texts are iterated over twice
+            texts=listed(texts) if output == "both" else texts,  # "both" iterates over the texts twice
             expected=expected,
             single=single,
             output=output,
@@ -452,7 +452,8 @@ class Encoder:
 
     def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize
-        # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So a second Cuts object counts here, and is dropped.
+        # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So they are counted here in a second Cuts object,
+        # which is not used.
         both = call.output == "both"
         cuts = self._windows.cuts(call.role, truncate) if both else call.cuts
         result: list[Float32] = []

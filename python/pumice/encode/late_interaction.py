@@ -44,9 +44,9 @@ class Expansion:
 
     length: int  # number of tokens of the expanded query, mask tokens included
     fixed: bool = True  # whether longer queries are cut to `length`
-    attend: bool = False  # whether tokens attend to the mask tokens; the mask tokens attend to the query's own tokens in any case
+    attend: bool = False  # whether tokens attend to the mask tokens; in any case, mask tokens attend to the query's own tokens
     token: str | None = None  # None means the tokenizer's mask token, or its end token if it has no mask token
-    implied: bool = False  # whether this is PyLate's default, because no file has a `query_expansion`
+    implied: bool = False  # True if no file has a `query_expansion`, so that this is PyLate's default
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class LateInteraction:
     query_length: int | None = None  # maximum number of tokens of a query, special ones included; None means the model's own limit
     document_length: int | None = None  # maximum number of tokens of a document, special ones included; None means the model's own limit
     expansion: Expansion | None = None
-    # Whether the model has a MultiVectorMask. In a model without this module, mask tokens to which no token attends have no vector in the
-    # result.
+    # Whether the model has a MultiVectorMask module. Without it, mask tokens to which no token attends have no vector in the result.
     masked: bool = False
     skipped: tuple[str, ...] = ()  # tokens that have no vector in the result
-    skipped_in: tuple[str, ...] = ("document",)  # the roles ("query", "document") to whose texts `skipped` applies
-    kept_ids: tuple[int, ...] = ()  # ids of the only tokens of documents that have vectors; () means all tokens
-    prefixes: tuple[str, ...] = ()  # prefixes of prompts; each becomes one token if the vocabulary has it, even if the tokenizer splits it
+    skipped_in: tuple[str, ...] = ("document",)  # roles of the texts ("query", "document") to which `skipped` applies
+    kept_ids: tuple[int, ...] = ()  # ids of the tokens of documents that have vectors; () means all tokens
+    # Prefixes of prompts. A prefix that is in the vocabulary becomes one token, even if the tokenizer would split it.
+    prefixes: tuple[str, ...] = ()
 
 
 def of_folder(values: dict[str, Any], file: Path) -> LateInteraction | None:
@@ -181,8 +181,8 @@ class Reader:
         self._expansion_id = self._find_expansion() if late.expansion else -1
         found = {word: tokenizer.backend.token_to_id(word) for word in late.skipped}
         missing = [word for word, id_ in found.items() if id_ is None]
-        # There is no warning about PyLate's default list, because a vocabulary may well lack tokens of it. A list that differs from the
-        # default was made for this model, so a missing token is worth a warning.
+        # There is no warning about PyLate's default list, because many vocabularies lack some of its tokens. Another list was made for this
+        # model, so a missing token is a mistake.
         if missing and late.skipped != tuple(string.punctuation):
             warn(
                 FallbackWarning,

@@ -119,7 +119,7 @@ def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) 
     signs, eight per byte."""
     if precision in ("binary", "ubinary"):
         bits = np.packbits(rows > 0, axis=-1)
-        # "binary" subtracts 128 from each byte and stores it as int8
+        # "binary" has the same bytes as "ubinary", but minus 128 and as int8
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     if len(rows) == 0:
         return rows.astype(precision)
@@ -130,7 +130,7 @@ def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) 
     low, high = (rows.min(axis=0), rows.max(axis=0)) if ranges is None else ranges
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         step = (high - low) / np.float32(255)
-        # columns whose step is too large or too small for float32
+        # Columns whose step is too large or too small for float32 are computed in float64 below.
         rough = ~np.isfinite(step) | ((step < np.finfo(np.float32).tiny) & (high > low))
         step[step == 0] = 1
         steps = np.floor((rows - low) / step)

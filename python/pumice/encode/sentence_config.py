@@ -19,8 +19,7 @@ POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # similarity measures for lists of token vectors
 
-# Poolings in 1_Pooling/config.json -> the engine's names. The file has a boolean key for each pooling, or a list of the names of its
-# poolings.
+# Poolings in 1_Pooling/config.json -> the engine's names. In the file, each pooling is a boolean key, or all poolings are in a list.
 # https://sbert.net/docs/package_reference/sentence_transformer/modules.html
 _POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
@@ -38,7 +37,7 @@ _POOLING_NAMES = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-# Activations of the module Dense: the last part of a torch class's name -> the engine's name (core/activations.def).
+# Activations of the module Dense: last part of the name of a torch class -> the engine's name (core/activations.def).
 _ACTIVATIONS = {
     "Identity": "none",
     "Tanh": "tanh",
@@ -47,7 +46,7 @@ _ACTIVATIONS = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-# Activations of SpladePooling -> number of times that log(1 + x) is applied. The pooling itself applies it once, and this is included.
+# Activation of SpladePooling -> number of times that log(1 + x) is applied. This includes the one time that belongs to the pooling itself.
 _SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 KNOWN_MODULES = (
     *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
@@ -76,21 +75,21 @@ class SentenceConfig:
     # the engine uses "last" for a decoder and "mean" for an encoder.
     pooling: tuple[str, ...] = ()
     modules: tuple[dict[str, Any], ...] = ()  # modules after the layers, in order, in the form of _core.LoadOptions
-    pools: bool = True  # False if modules.json has no Pooling, so that the model has only token vectors (ColBERT)
+    pools: bool = True  # whether texts have vectors; False (ColBERT) if modules.json has no Pooling, so that only tokens have vectors
     normalize: bool = False  # default of encode(normalize=) for text vectors
     normalize_tokens: bool = False  # default of encode(normalize=) for token vectors
     max_seq_length: int | None = None  # maximum number of tokens per text; None means the model's context
     lower_case: bool = False
-    pool_prompt: bool = True  # if False, the prompt's tokens are left out of the pooling
+    pool_prompt: bool = True  # whether the prompt's tokens are pooled, too
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     similarity: str = "cosine"
     activation: str | None = None  # activation of a cross-encoder's scores, if config_sentence_transformers.json names one
     codes: bool = False  # whether text vectors are rounded to codes of 8 bits (rows.code_rows)
-    drop_unknown: bool = False  # whether unknown tokens are left out of the mean: yes for model2vec, no for sentence-transformers
+    drop_unknown: bool = False  # whether unknown tokens are left out of the mean, as model2vec does, but not sentence-transformers
     late: late_interaction.LateInteraction | None = None  # how a model with one vector per token tokenizes queries and documents
-    # For a causal reranker, the ids of one or two tokens. The score is the first token's logit. If there is a second token, its logit is
-    # subtracted.
+    # For a causal reranker, the ids of one or two tokens. The score is the logit of the first token, minus the logit of the second token if
+    # there is one.
     score_ids: tuple[int, ...] = ()
     sparse: SparseConfig = field(default_factory=SparseConfig)
 
@@ -119,8 +118,8 @@ def read_layout(path: Path, prompts: Mapping[str, str] | None = None) -> Layout:
     elif path.suffix == ".safetensors":
         layout = replace(_of_folder(path.parent), source=path)
     else:
-        # GGUF has no key for normalisation. Vectors are normalised here, because encoders in GGUF are compared by cosine, and because
-        # llama.cpp's embedding tool normalises by default.
+        # GGUF has no key for normalisation. Vectors are normalised, because encoders in GGUF are compared by cosine and llama.cpp's
+        # embedding tool normalises by default.
         layout = Layout(path, SentenceConfig(normalize=True))
     return _with_prompts(layout, prompts) if prompts else layout
 
@@ -190,10 +189,10 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
             f"{shown_path(where)}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, MLMTransformer, "
             f"StaticEmbedding, SparseStaticEmbedding and Router. Its vectors would be wrong without it"
         )
-    static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # a table of vectors or weights accepts texts of any length
+    static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # whether the model is a table of vectors or weights, without layers
     config = replace(config, max_seq_length=None) if first == "StaticEmbedding" else _length(source, config)
-    # `logits` below: whether the first module returns logits of the vocabulary. Since sentence-transformers 5.4, a Transformer with
-    # transformer_task "fill-mask" does so. Before, such a transformer was a module of a kind of its own, MLMTransformer.
+    # `logits` is whether the first module returns logits of the vocabulary. Since sentence-transformers 5.4, this is a Transformer with
+    # transformer_task "fill-mask". Before, it was an MLMTransformer.
     file = source / "sentence_bert_config.json"
     task = json_field(read_object(file), "transformer_task", str, file, "fill-mask" if first == "MLMTransformer" else "feature-extraction")
     logits = first in ("Transformer", "MLMTransformer") and task == "fill-mask"
@@ -206,7 +205,7 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
     )
     config = replace(config, sparse=head, pools=not sparse, similarity=head.similarity if logits or sparse else config.similarity)
     chain = _Chain(config, where, static, logits)
-    # In folders from before sentence-transformers 5.4, CLIPModel itself returns one vector per text, and no Pooling follows it.
+    # Before sentence-transformers 5.4, CLIPModel itself returned one vector per text, and no Pooling followed it.
     chain.pooled |= first == "CLIPModel"
     for kind, folder in named[1:]:
         chain.add(kind, folder)
@@ -219,7 +218,8 @@ class _Chain:
         self.config, self.where, self.static, self.logits = config, where, static, logits
         self.modules: list[dict[str, Any]] = []
         self.pooled = static
-        # Whether PyLate 3 wrote the folder. PyLate's encode() normalizes, although the folder has no Normalize module.
+        # Whether PyLate 3 wrote the folder. If so, token vectors are normalized, because PyLate's encode() does this although the folder
+        # has no Normalize module.
         self.pylate_3 = config.late is not None and config.late.masked
 
     def add(self, kind: str, folder: Path) -> None:
@@ -270,7 +270,7 @@ class _Chain:
                     f"{shown_path(self.where)}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version "
                     f"does so for vectors of tokens alone (MultiVectorMask)"
                 )
-            # The maximum lengths of queries and documents also apply to pooled vectors. The mask tokens and the prefixes do not.
+            # Vectors are pooled here, so the mask tokens and the prefixes do not apply. The maximum lengths of queries and documents do.
             config = replace(config, late=replace(config.late, expansion=None, prefixes=()))
         if only_tokens and self.pylate_3:
             config = replace(config, normalize_tokens=True)
@@ -307,7 +307,7 @@ class _Chain:
                 f"{shown_path(file)}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
                 f"sentence_embedding or token_embeddings into the same"
             )
-        # If no Pooling module precedes it, a module works on token vectors even without module_input_name (like PyLate's Dense).
+        # A module works on token vectors if it says so, or if no Pooling module comes before it (like PyLate's Dense).
         tokens = name == "token_embeddings" or not self.pooled
         if tokens and self.pooled:
             raise UnsupportedModelError(
@@ -396,8 +396,8 @@ class _Chain:
 
     def _normalize(self, folder: Path) -> None:
         values, file = read_object(folder / "config.json"), folder / "config.json"
-        # Before sentence-transformers 5.0, modules had no module_input_name. If such a folder has a Normalize without a Pooling before it,
-        # the model itself pools.
+        # Before sentence-transformers 5.0, modules had no module_input_name. In such a folder, a Normalize without a Pooling before it
+        # means that the model itself pools.
         if "module_input_name" not in values and not self.pooled:
             self.pooled = True
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
@@ -466,7 +466,7 @@ def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) 
 def _length(folder: Path, config: SentenceConfig) -> SentenceConfig:
     tokenizer_file, file = folder / "tokenizer_config.json", folder / "sentence_bert_config.json"
     said = json_field(read_object(tokenizer_file), "model_max_length", (int, float), tokenizer_file)
-    length = int(said) if said is not None and 0 < said < 2**31 else None  # transformers writes 1e30 for "no limit"
+    length = int(said) if said is not None and 0 < said < 2**31 else None  # transformers writes a number such as 1e30 if there is no limit
     values = read_object(file)
     length = json_field(values, "max_seq_length", int, file, length)
     if length is not None and length < 1:

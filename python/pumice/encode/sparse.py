@@ -18,10 +18,10 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
-MOST_COLUMNS = 1 << 31  # maximum number of columns, because indices are int32
-# Maximum number of values of a block of the corpus, unless one row has more. The block's index takes 16 bytes per value.
+MOST_COLUMNS = 1 << 31  # maximum number of columns; indices are int32
+# Maximum number of values in a block of the corpus, unless a single row has more. The index of a block takes 16 bytes per value.
 BLOCK_VALUES = 4 << 20
-BLOCK_ROWS = 1 << 16  # maximum number of rows of a block
+BLOCK_ROWS = 1 << 16  # maximum number of rows in a block of the corpus
 QUERIES = 64  # number of queries that are compared with a block at a time
 
 
@@ -123,7 +123,7 @@ class SparseVectors:
         return len(self.shape) == 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # a copy is made by the constructor, which checks the arrays again and makes them read-only
+        # A copy or pickle is made with the constructor, which checks the arrays again and makes them read-only.
         return SparseVectors, (self.indices, self.values, self.offsets, self.shape)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
@@ -242,7 +242,7 @@ class Index:
         self._kind, self._count = kind, len(offsets) - 1
         rows = np.repeat(np.arange(self._count, dtype=np.int32), np.diff(offsets))
         wide = values.astype(np.float64)
-        self._own = np.bincount(rows, self._alone(wide), minlength=self._count)  # sum of f(0, y) for each row
+        self._own = np.bincount(rows, self._alone(wide), minlength=self._count)  # sum of f(0, y) over the values y of each row
         order = np.argsort(indices, kind="stable")
         self._columns, self._rows, self._values = indices[order], rows[order], wide[order]
 
@@ -262,7 +262,7 @@ class Index:
         lengths = ends - starts
         ends_so_far = np.cumsum(lengths)
         total = int(ends_so_far[-1]) if len(lengths) else 0
-        # The positions in _rows and _values of all values that are in a column of the query: starts[0], ..., ends[0] - 1, starts[1], ...
+        # The positions in _rows and _values of all values in the columns of the query: the ranges [starts[i], ends[i]), one after another.
         at = np.arange(total) + np.repeat(starts - (ends_so_far - lengths), lengths)
         x, y = np.repeat(wide, lengths), self._values[at]
         common = np.bincount(self._rows[at], self._together(x, y), minlength=self._count)

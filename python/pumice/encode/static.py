@@ -26,9 +26,9 @@ from .engine import Float32, Int32, Int64, Piece
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
-TEXTS = 256  # number of texts that are summed together; with 256 columns, the sums take 256 KiB, which fit into the processor's cache
-STEPS = 2048  # the first 2048 tokens of a text are added one by one, and the rest in blocks of 2048 tokens
-N_CTX = 2**31 - 1  # in practice no limit, because a model without positions accepts texts of any length
+TEXTS = 256  # number of texts that are summed together; 256 sums of 256 columns take 256 KiB and fit into the processor's cache
+STEPS = 2048  # the first STEPS tokens of a text are added one by one, and the rest in blocks of STEPS tokens
+N_CTX = 2**31 - 1  # no limit in practice, because models without positions accept texts of any length
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1", "U8": "|u1", "I32": "<i4", "I64": "<i8"}
 
 
@@ -184,7 +184,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._texts = self._tokens = self._runs = 0
-        # Number of seconds in which at least one call was running. If one is running now, the time since `_since` is not included yet.
+        # Number of seconds in which at least one call was running, without the time since `_since` if a call is running now.
         self._busy = 0.0
         self.forget()
         Counts._all.add(self)
@@ -447,10 +447,10 @@ def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32
     positions in every batch, so that the bits of a sum do not depend on the batch."""
     sums = np.zeros((len(lengths), table.shape[1]), np.float32)
     steps = min(int(lengths[0]), STEPS)
-    counts = np.searchsorted(-lengths, -np.arange(steps))  # counts[k]: number of texts that have a token k
-    rows = np.empty_like(sums)  # the table rows of one step; a new array in each step would double the time
+    counts = np.searchsorted(-lengths, -np.arange(steps))  # counts[k] is the number of texts with more than k tokens
+    rows = np.empty_like(sums)  # the table rows of one step; a new array for each step would double the time
     for step, count in enumerate(counts.tolist()):
-        # mode="clip" changes no id, because all ids are in the table. mode="raise" would copy the rows a second time.
+        # mode="clip" changes no id here, because all ids are in the table. The default mode would copy the rows a second time.
         np.take(table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip")
         sums[:count] += rows[:count]
     for i in range(int(np.searchsorted(-lengths, -STEPS))):
@@ -487,7 +487,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
 def plan(file: _core.ModelFile | ListedWeights) -> dict[str, Any]:
     """Like _core.plan(), for a table of vectors or weights. Reads only the shapes of the tensors, not the weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
-    # the size of a JSON table is unknown without the file's contents, and counts as 0
+    # A JSON table counts as 0 bytes, because its size is unknown until the file is read.
     if (weights := shapes.get("weight")) or isinstance(file, ListedWeights):
         return placement(4 * int(np.prod(weights or (0,))), next(device for device in _core.devices() if device["id"] == "cpu"))
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)

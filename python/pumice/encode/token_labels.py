@@ -21,11 +21,10 @@ Bool = npt.NDArray[np.bool_]
 Aggregation = Literal["none", "simple", "first", "average", "max", "viterbi"]
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max", "viterbi")
-MOST_ON_A_PATH = 2048  # maximum number of labels for "viterbi", whose memory is proportional to the square of this number
+MOST_ON_A_PATH = 2048  # maximum number of labels for "viterbi", which takes memory for the square of this number
 OUTSIDE = "O"  # the label of tokens outside of all spans
-# The allowed steps from the tag of one token to the tag of the next token: key in viterbi_calibration.json -> (tags before the step, tags
-# after it). Two letters mean that either tag is allowed. For each step of a path, "viterbi" adds the number that the file has for the key
-# to the path's score.
+# The allowed steps from the tag of a token to the tag of the next token: key in viterbi_calibration.json -> (tags before the step, tags
+# after it). Each letter is a tag. "viterbi" adds the file's number for the key to the score of a path that takes the step.
 STEPS = {
     "transition_bias_background_stay": ("O", "O"),
     "transition_bias_background_to_start": ("O", "BS"),
@@ -86,13 +85,13 @@ class SpanReader:
         self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))
         self._unknown = tokenizer.special.get("unk")
         self._steps = _steps(self.labels, biases)
-        # A stem is a label without B- and I-. Neighbours with equal stems are joined, except before a label that begins a span. _stems[i]
-        # is the index of the first label with the same stem as label i, and _begins[i] is whether label i begins a span.
+        # A stem is a label without B- and I-. Neighbouring tokens with equal stems are joined, unless the label of the second one begins a
+        # span. _stems[i] is the index of the first label with the same stem as label i, and _begins[i] is whether label i begins a span.
         stems = [label[2:] if label.startswith(("B-", "I-")) else label for label in self.labels]
         first = {stem: i for i, stem in reversed(list(enumerate(stems)))}
         self._stems = np.array([first[stem] for stem in stems])
         self._begins = np.array([label.startswith("B-") for label in self.labels])
-        self._names = tuple(label.split("-", 1)[-1] for label in self.labels)  # the names of spans, by label
+        self._names = tuple(label.split("-", 1)[-1] for label in self.labels)  # _names[i] is the name of a span with label i
 
     @property
     def default(self) -> Aggregation:
@@ -185,8 +184,8 @@ class SpanReader:
             start, end = int(tokens.offsets[first, 0]), int(tokens.offsets[i, 1])
             part = text[start:end]
             start, end = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
-            # Tokens of single bytes may be parts of one character. If the previous span already ends with this character, this span is
-            # dropped.
+            # Tokens that are single bytes may be parts of one character. If the previous span already ends with this character, this span
+            # is dropped.
             if start < end and (not found or start >= found[-1][-1]):
                 found.append((label, scores[first : i + 1].mean(), start, end))
         labels, means, *places = zip(*found, strict=True) if found else ((), (), (), ())
@@ -228,7 +227,8 @@ def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
         return None
     between = np.full((len(labels), len(labels)), -np.inf, np.float32)
     kinds, names = np.array(tags), np.array([label[2:] for label in labels])
-    fits = ~np.isin(kinds, ["I", "E"])[:, None] | (names[:, None] == names)  # inside a span, the name does not change
+    # Whether a step may lead from one name to the other. Inside a span, the name must not change.
+    fits = ~np.isin(kinds, ["I", "E"])[:, None] | (names[:, None] == names)
     for key, (before, after) in STEPS.items():
         between[np.isin(kinds, [*after])[:, None] & np.isin(kinds, [*before]) & fits] = biases.get(key, 0.0)
 
@@ -240,7 +240,8 @@ def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
 
 def _viterbi(probabilities: Float32, steps: _Steps) -> list[int]:
     """Returns the sequence of labels with the largest sum of log-probabilities and scores of steps (Viterbi 1967)."""
-    # A probability that float32 rounds to 0 counts as the smallest float32 number, so that the sums of paths stay finite and different.
+    # A probability that float32 rounds to 0 counts as the smallest float32 number, because log(0) would make the sums of different paths
+    # equal.
     rows = np.log(np.maximum(probabilities, np.float32(1e-45)))
     labels = np.arange(rows.shape[1])
     scores = rows[0] + steps.start

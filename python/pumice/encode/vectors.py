@@ -19,7 +19,7 @@ from .similarity import similarity as similar
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-BLOCK_BYTES = 32 << 20  # maximum number of bytes of one block of the corpus as float32; the block's scores may take the same amount
+BLOCK_BYTES = 32 << 20  # maximum number of bytes of a block of the corpus as float32; its scores may take as much
 QUERIES = 1024  # number of queries that are compared with a block at a time
 
 
@@ -134,7 +134,7 @@ class _Best:
         limit = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
         chosen = np.empty((len(scores), k), np.int64)
         for i, row in enumerate(scores):
-            # There may be more than k candidates if scores are equal. The stable sort then keeps those that come first in the corpus.
+            # If scores are equal, there may be more than k candidates. The stable sort then keeps those that come first in the corpus.
             candidates = np.flatnonzero(row >= limit[i])
             chosen[i] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
         self.scores, self.indices = np.take_along_axis(scores, chosen, 1), np.take_along_axis(indices, chosen, 1)
@@ -162,7 +162,7 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
     if precision in ("binary", "ubinary"):
         bits = block.view(np.uint8) ^ np.uint8(0x80 if precision == "binary" else 0)
         return 2 * np.unpackbits(bits, axis=-1).astype(np.float32) - 1
-    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # the added 0.5 is the middle of a step
+    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # a code stands for a step of values; 0.5 gives its middle
     if ranges is None:
         return codes - 128
     low, high = ranges.astype(np.float64)  # float64, because the difference of two float32 numbers may exceed the range of float32
@@ -200,7 +200,8 @@ def similarity(a: Any, b: Any, kind: str) -> Float32:
     if kind == "maxsim":
         return found
     queries, single = _token_vectors(a, "a")
-    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # number of tokens of each query, at least 1
+    # The number of tokens of each query, or 1 for a query without tokens.
+    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)
     return found / (lengths[0] if single else lengths.reshape(-1, *[1] * (found.ndim - 1)))
 
 

@@ -25,11 +25,11 @@ Int32 = npt.NDArray[np.int32]
 Pair = tuple[str, str]
 Render = Callable[[str, str], Int32]  # (query, document) -> ids of the rendered pair
 
-# Maximum size of a window, which limits the memory for strings and ids. Windows of this size are large enough to sort texts by length and
-# to keep every thread busy.
+# Maximum size of a window, which limits the memory for strings and ids. Windows are so large that sorting their texts by length is
+# worthwhile and that every thread is busy.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
-TOKENS_PER_CALL = 1 << 16  # maximum number of tokens in one call of the engine; with 384 columns, their hidden rows take 96 MiB
+TOKENS_PER_CALL = 1 << 16  # maximum number of tokens in one call of the engine; so many rows of 384 columns take 96 MiB
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Cuts:
             raise ValueError(f'truncate={shown(truncate)} is neither True (cut and warn) nor "error"')
         self.limit, self.fail, self.what = limit, truncate == "error", what
         self.cut = self.longest = self.seen = 0
-        # for each window, the number of tokens and of cut tokens of each text; None without details
+        # An element for each window: the number of tokens of each text, and the number of its tokens that were cut. None without details.
         self._details: list[tuple[Int32, Int32]] | None = [] if details else None
 
     def see(self, lengths: npt.NDArray[Any], first: int) -> bool:
@@ -202,7 +202,7 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | 
     job = next(source, None)
     running = start(job) if job else None
     while running:
-        following = next(source, None)  # consumes the caller's texts while the job is running
+        following = next(source, None)  # reads the caller's next texts while the job is running
         result = running()
         running = start(following) if following else None
         yield result
@@ -372,7 +372,7 @@ class WindowTokenizer:
 
         The text is cut and not its ids, because a template may be rendered around the text. If only some tokens of a character would
         remain, the whole character is cut off. The tokens that remain are the first tokens of the whole text."""
-        documents = list(dict.fromkeys(document for _, document in pairs))  # each document once, because it may be in several pairs
+        documents = list(dict.fromkeys(document for _, document in pairs))  # without repeats, because a document may be in several pairs
         batch = self._tokenizer.encode_placed(documents)
         assert batch.places is not None
         short: dict[str, tuple[str, int]] = {}  # document -> (text that remains, number of tokens that are lost)
