@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
 
-# Name -> its module, which is imported when the name is first used. No module has the same name as a function, because importing the module
-# would hide the function.
+# Public name -> its module, which is imported at the first use of the name. No module has the name of a function, because importing the
+# module would hide the function.
 _HOME = {
     "load": "model.load",
     "aload": "model.load",

@@ -49,7 +49,7 @@ from .common.vector_file import VectorFile
 from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
 
-ROUNDS = 5  # number of rounds of `pumice bench --against`
+ROUNDS = 5  # default number of rounds of `pumice bench --against`
 
 
 def _add_bench_options(command: Parser) -> None:
@@ -148,7 +148,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not left_behind():
             raise
         complain("pumice: interrupted")
-        os._exit(1)  # exits at once, because Python's normal end would wait some seconds for a driver that is compiling
+        os._exit(1)  # Python's normal end would wait some seconds for a driver that is compiling
     say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 
@@ -169,12 +169,13 @@ def run_info(arguments: argparse.Namespace) -> int:
     from .loading.hub import resolve
 
     path = resolve(arguments.model)
-    # Whether `path` is a folder that has modules.json but no config.json, so that the model is in the folder of one of its modules.
+    # True if `path` is a folder with modules.json but without config.json. The model is then in the folder of one of the modules.
     apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()
     layout = read_layout(path) if apart else None
     file = open_layout(layout) if layout else _core.open_file(str(path))
     say(describe_file(file))
-    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # family of the text half, if the model is multimodal
+    # The model_type of the text part of a multimodal model, else None.
+    half = file.get("text_config.model_type") if file.kind == "safetensors" else None
     static = bool(layout and layout.static) or file.architecture == "model2vec"
     say(f"  {'static: a table of vectors, which this version runs' if static else explain(file.architecture, file.kind, half)}")
     for key in file.keys():
@@ -305,7 +306,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     if prompt == "-":
         prompt = _whole_text(prompt)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
-        model._need("generate", "pumice generate")  # before stream(), whose error message would name a method instead of the command
+        model._need("generate", "pumice generate")  # raises an error that names the command; stream() would name a method
         with model.stream(prompt, **_sampling(arguments)) as stream:
             for chunk in stream:
                 say(chunk, end="")
@@ -382,7 +383,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} is for --against, which names the peer to measure")
     rounds = arguments.rounds or ROUNDS
     load = Load(arguments.sentences, arguments.prompt_tokens, arguments.tokens)
-    others = busy()  # before the benchmark's own work, which would count as well
+    others = busy()  # must come first, because it would also count the benchmark's own work
     if others is not None:
         complain(f"pumice: warning: {others}")
     with pumice.load(arguments.model, **_load_options(arguments)) as model:

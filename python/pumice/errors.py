@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_LONGEST = 4000  # maximum number of characters of a message, which may quote a text from a file with megabytes
+_LONGEST = 4000  # maximum number of characters of a message; a message may quote a text of megabytes from a file
 
 
 class PumiceError(Exception):
@@ -16,7 +16,7 @@ class PumiceError(Exception):
     argument: str | None = None
 
     def __init__(self, *args: object) -> None:
-        # cuts out the middle, because the end of a message says what to do
+        # The middle is cut out, because the end of a message says what to do.
         if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:
             args = (f"{args[0][: _LONGEST - 1000]} ... {args[0][-900:]}", *args[1:])
         super().__init__(*args)

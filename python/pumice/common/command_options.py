@@ -14,7 +14,7 @@ from .stdio import complain, say
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line on standard error, with exit code 1."""
 
-    # Replaces argparse's own method, which ignores errors when it writes.
+    # Overrides the method of argparse, which ignores errors when it writes.
     def _print_message(self, message: str, file: Any = None) -> None:
         (say if file is sys.stdout else complain)(message.removesuffix("\n"))
 

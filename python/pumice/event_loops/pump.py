@@ -21,9 +21,10 @@ from ..generate.generation import READ_AHEAD, Chunk, Stream
 from .waits import watch
 from .workers import Pools, in_thread, running_loop
 
-# A Pump's thread ends after this many milliseconds without calls. Until then it keeps the model in memory, unless the model is closed.
+# Number of milliseconds without calls after which a Pump's thread ends. Until then it keeps the model in memory, unless the model is
+# closed.
 PUMP_MS = 1000.0
-EXIT_SECONDS = 1.0  # maximum time that Python's end waits for the threads of all pumps
+EXIT_SECONDS = 1.0  # maximum number of seconds that Python's end waits for the threads of all pumps
 STEPS = 8  # number of steps whose tokens are delivered together, for a call that is not a stream
 
 
@@ -59,8 +60,8 @@ class Call:
                     if self._unread() >= READ_AHEAD // 2 * len(sequences) and not done:
                         self._held = True
                         self.run.hold(True)
-                        # take() ends the pause, but the task may have taken all chunks before the pause began. So the pause is also
-                        # ended here if few tokens are left.
+                        # take() ends the pause, but not if the task took all chunks before the pause began. So the pause is also ended here
+                        # if few tokens wait.
                         self._resume()
             except BaseException as error:
                 self.error, done = error, True
