@@ -98,7 +98,7 @@ class GpuLowering {
     RowsAt in, out, residual, route;  // `route` is the output of Route for kRowsOfPairs, and the list of pairs for kRowsListed
     uint rows = params::kRowsAll;
     std::int64_t tokens = 0;     // number of rows of `in`, or number of pairs for kRowsOfPairs and kRowsListed
-    std::int64_t tile_rows = 0;  // number of rows per matrix (an average for Experts), for which the tile is chosen
+    std::int64_t tile_rows = 0;  // number of rows by which the tile is chosen: for Experts, the average number of pairs per expert
     VectorId bias = VectorId::none, bias2 = VectorId::none;
     Form form = Form::floats;
     // The caller sets activation, scale, softcap, alphas, limit, shift, in_step, out_step and chosen, and in `has` only kHasWeight or

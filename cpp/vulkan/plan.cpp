@@ -173,7 +173,7 @@ class GpuPlanner {
   // columns of the values, makes a separate step for the store.
   void store(const RopeStore& store) {
     RopeStore* turn = open_rope(store.key_dim);
-    // The member `q` of the step may have k, because only k was rotated or k was rotated before q.
+    // If only k was rotated, or if k was rotated before q, the step has k in its member `q`. The two members are then swapped.
     if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);
     if (turn == nullptr || turn->k != store.k || overlap(store.v, turn->k) || overlap(store.v, turn->q)) return step(store);
     turn->v = store.v;

@@ -39,7 +39,8 @@ struct ExpertsStep {
   Experts op;
   std::int32_t experts = 0, chosen = 0, width = 0;  // width: number of rows of one expert's matrix `up`
   std::int64_t block_rows = 1;                      // maximum number of rows of the batch that one dispatch handles
-  bool int8_up = false, int8_down = false;  // whether the products with `up` and `gate`, and with `down`, may round activations to 8 bits
+  // Whether activations may be rounded to 8 bits, for the products with `up` and `gate` (int8_up) and with `down` (int8_down).
+  bool int8_up = false, int8_down = false;
 };
 struct ConvStep {
   Conv op;

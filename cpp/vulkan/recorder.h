@@ -94,7 +94,7 @@ class Recording {
   static constexpr std::chrono::milliseconds kPatience{40};  // how long a cancelled run waits for the submission that is being executed
   struct Piece {                                             // one submission
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    double work = 0;        // estimated seconds (Device::work())
+    double work = 0;        // estimated time in seconds, from Device::work()
     bool compiles = false;  // true if a pipeline runs for the first time in this submission, so that the time may include compiling
   };
   struct Range {

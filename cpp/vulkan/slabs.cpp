@@ -47,8 +47,8 @@ void Slabs::reserve(std::int32_t units) {
   if (units > now.units) add(now, units);
 }
 
-// Makes the number of units `units` without adding slabs, as far as possible. Joins the slabs that earlier calls added, and makes the last
-// slab larger. Slabs end at multiples of most_units_, and only slabs between two such multiples are joined.
+// Increases the number of units to `units`, as far as this is possible without a new slab. Joins slabs that earlier calls have added, and
+// makes the last slab larger. A slab may not extend beyond a multiple of most_units_, so only slabs between two multiples are joined.
 void Slabs::grow(All& now, std::int32_t units) {
   // Maximum time to wait for the end of a run. It is longer than a decode step, so that the wait usually succeeds. It is shorter than a
   // prefill, because the caller holds the lock of the page pool meanwhile.

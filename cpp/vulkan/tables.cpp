@@ -64,8 +64,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   return at;
 }
 
-// Appends the page list of each segment. These lists grow from run to run, so they come near the end of meta. There they do not move the
-// other tables, whose offsets are in recordings.
+// Appends the page list of each segment. These lists grow from run to run. They come near the end of meta, so that their growth does not
+// move the tables whose offsets are in recordings.
 void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
   std::int64_t next = 0;
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
@@ -121,8 +121,7 @@ void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
 }
 
 // Appends the tile tables of an attention. The batch is cut into blocks of rows, and each block has a tile table. A tile lies within one
-// segment and one block. Tiles with many keys come first, because a long tile at the end would keep a few workgroups busy while the others
-// wait.
+// segment and one block. Tiles with many keys come first. A long tile at the end would run alone, while most of the device is idle.
 void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges,
                        AttendTables& tables) {
   std::int64_t longest = 1, most_keys = 1;
@@ -232,8 +231,8 @@ void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<S
   }
 }
 
-// Appends the saves of all segments. Their number changes from run to run, so they come near the end of meta. There they do not move the
-// other tables, whose offsets are in recordings.
+// Appends the saves of all segments. Their number changes from run to run. They come near the end of meta, so that such a change does not
+// move the tables whose offsets are in recordings.
 void Tables::fill_saves(const Batch& batch) {
   const std::uint32_t saves_at = here();
   for (const Segment& s : batch.segments)

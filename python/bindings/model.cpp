@@ -85,7 +85,7 @@ py::dict model_info(const ModelHandle& handle) {
       for (std::size_t l = stage.first + stage.away; l < stage.last; ++l) gpu_experts += c.layers[l].if_mixture() ? 1 : 0;
     }
   }
-  // this device computes experts but no whole layer
+  // Adds the device that computes experts, if it computes no whole layer and so is not in the list yet.
   if (p.experts_device && ids.find(p.devices[*p.experts_device].id) == std::string::npos) {
     const engine::PlacedDevice& device = p.devices[*p.experts_device];
     ids += " + " + device.id;

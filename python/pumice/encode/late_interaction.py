@@ -60,7 +60,7 @@ class LateInteraction:
     masked: bool = False
     skipped: tuple[str, ...] = ()  # tokens that have no vector in the result
     skipped_in: tuple[str, ...] = ("document",)  # roles of the texts ("query", "document") to which `skipped` applies
-    kept_ids: tuple[int, ...] = ()  # ids of the tokens of documents that have vectors; () means all tokens
+    kept_ids: tuple[int, ...] = ()  # if not empty, only these token ids have vectors in documents
     # Prefixes of prompts. A prefix that is in the vocabulary becomes one token, even if the tokenizer would split it.
     prefixes: tuple[str, ...] = ()
 
