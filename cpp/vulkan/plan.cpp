@@ -252,8 +252,8 @@ std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();
   words += params::kTileWords * plan.attends.size();
-  words += params::kSpanWords * plan.spans.size() +
-           (plan.program.states.empty() ? 0 : 2);  // in the worst case, each row is a span of its own and saves a state
+  // In the worst case, each row is a span of its own and saves a state.
+  words += params::kSpanWords * plan.spans.size() + (plan.program.states.empty() ? 0 : 2);
   for (const Op& op : plan.program.ops) {
     if (const auto* top = std::get_if<Top>(&op))
       words += params::kTopRowWords + static_cast<std::uint64_t>(top->reported) + mask_words(top->logits.width);
@@ -273,8 +273,8 @@ std::uint64_t state_words(const StateShape& shape) {
 ExpertArea expert_area(const ExpertsStep& step, std::int64_t rows) {
   ExpertArea area;
   const std::int64_t pairs = std::min(rows, step.block_rows) * step.chosen;
-  const std::int64_t tiles =
-      params::list_tiles(pairs, step.experts, kLeastListedTokens);  // with the smallest tiles, because they need the longest list
+  // The smallest tiles, because they need the longest list.
+  const std::int64_t tiles = params::list_tiles(pairs, step.experts, kLeastListedTokens);
   area.list_bytes = static_cast<std::uint64_t>(params::list_words(pairs, tiles)) * 4;
   area.hidden_at = aligned(area.list_bytes);
   area.results_at = area.hidden_at + static_cast<std::uint64_t>(pairs) * pair_bytes(step.width);

@@ -15,14 +15,13 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- steps
-// Where a step stores keys and values: nowhere (`none`), in the pages of a cache (`cache`), or in pages in the run's scratch memory
-// (`kept`). The last is for attention without a cache.
+// Where a step stores keys and values: nowhere (`none`), in the pages of a cache (`cache`), or, for attention without a cache, in pages in
+// the run's scratch memory (`kept`).
 enum class Pages : std::uint8_t { none, cache, kept };
 // A step for up to three successive operations of a program: Rope of q, Rope of k, and Store of k and v. One dispatch of store.comp
 // executes all of them.
 struct RopeStore {
-  // q is empty if the step handles only k and v. v is empty if the step stores nothing. If the step only rotates one view, the view is in
-  // q.
+  // q is empty if the step handles only k and v. v is empty if the step stores nothing. If the step only rotates one view, that view is q.
   View q, k, v;
   std::int32_t key_dim = 0, value_dim = 0;  // columns of a head of q or k (key_dim), and of a head of v (value_dim)
   std::int32_t table = -1;                  // index in GpuPlan::ropes; -1 if q and k are not rotated

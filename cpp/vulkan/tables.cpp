@@ -114,8 +114,7 @@ void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r < batch.allowed_first.size(); ++r) {
     if (batch.allowed_first[r] < 0) continue;
     const auto mask = batch.allowed.subspan(static_cast<std::size_t>(batch.allowed_first[r]), mask_words(op.logits.width));
-    words_[top_at + params::kTopRowWords * r + 3] =
-        here();  // never 0 (which would mean no mask), because the row table comes before the masks
+    words_[top_at + params::kTopRowWords * r + 3] = here();  // never 0 (no mask), because the row table comes before the masks
     words_.insert(words_.end(), mask.begin(), mask.end());
   }
 }

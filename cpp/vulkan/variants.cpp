@@ -49,8 +49,7 @@ std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   for (std::int64_t at = 0; at < kOutputs * stride; at += block) {
     const std::uint16_t scale = is_subnormal(at / stride) ? 37 : f32_to_f16(5e-4f);  // the bits 37 are the subnormal f16 number 37 * 2^-24
     std::memcpy(bytes.data() + at, &scale, sizeof scale);
-    if (p.format == Format::Q4_K)
-      std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // Q4_K has a second scale, for the minima
+    if (p.format == Format::Q4_K) std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // the scale of the minima
   }
   return bytes;
 }

@@ -19,8 +19,8 @@ constexpr std::uint64_t kAlignment = 256;          // bindings begin at multiple
 constexpr std::uint64_t kArenaBytes = 1ull << 30;  // maximum number of bytes of an allocation
 constexpr std::uint64_t kStagingBytes = 32 << 20;  // bytes of a staging buffer; there are two, and one is filled while the other is copied
 constexpr std::int64_t kJobBytes = 1 << 20;        // number of bytes that a thread packs as one job
-constexpr std::uint64_t kTurnBytes =
-    64 << 20;  // bytes per iteration of upload() if the host writes to device memory directly, without staging buffers
+// Number of bytes per iteration of upload() if the host writes to device memory directly, without staging buffers.
+constexpr std::uint64_t kTurnBytes = 64 << 20;
 
 std::uint64_t checked_row_bytes(const MatrixShape& m) {
   const FormatInfo& format = info(m.format);

@@ -23,9 +23,9 @@
 
 namespace pumice::bindings {
 
-// Its destructor keeps the thread asleep for ever if the thread's stack is unwound before `returned` is true. A catch clause could not do
-// this, because this code may run inside a handler of a C++ exception (where the text of an error is passed to Python). There, catching a
-// foreign exception would call std::terminate().
+// If a thread's stack is unwound before `returned` is true, ~EndsHere() keeps the thread asleep for ever. A catch clause could not do this,
+// because this code may run inside a handler of a C++ exception (where the text of an error is passed to Python). There, catching a foreign
+// exception would call std::terminate().
 class EndsHere {
  public:
   EndsHere() = default;

@@ -31,8 +31,8 @@ class ModelHandle {
     auto last = std::move(model_);
     model_.reset();
     const WithoutGil released;
-    if (last && last->generates())
-      last->scheduler().wake_pump();  // so that a thread that waits in pump() drops its own pointer to the model
+    // A thread that waits in pump() drops its own pointer to the model then.
+    if (last && last->generates()) last->scheduler().wake_pump();
     last.reset();
   }
   // Runs work() through interruptible(), for a call with `tokens` tokens. Two runs of work() must have the same result, because it may be
