@@ -32,13 +32,13 @@ struct GpuMatrix {
 struct GpuVector {
   std::string name;
   std::int64_t size = 0, indices = 0;  // number of values, and VectorShape::indices
-  std::uint64_t at = 0;                // byte offset from the first vector
+  std::uint64_t at = 0;                // byte offset from the start of the first vector
 };
 // A range of vectors that one binding can hold.
 struct VectorRange {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;  // position and size of the range in `buffer`, in bytes
-  std::uint64_t at = 0;                 // byte offset of the range from the first vector
+  std::uint64_t at = 0;                 // byte offset of the range from the start of the first vector
 };
 
 class GpuWeights final : public DeviceWeights {

@@ -452,8 +452,8 @@ class Encoder:
 
     def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize
-        # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So they are counted here in a second Cuts object,
-        # which is not used.
+        # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So they are counted here in another Cuts object,
+        # which is dropped.
         both = call.output == "both"
         cuts = self._windows.cuts(call.role, truncate) if both else call.cuts
         result: list[Float32] = []
