@@ -98,8 +98,8 @@ struct TableRequest {
 struct TableLayout {
   // A member whose name ends in _at is the index of the word of meta where a table begins.
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
-  std::uint32_t segments_at = 0;       // table of segments for attention over pages of the caches
-  std::uint32_t kept_segments_at = 0;  // table of segments for attention over pages in scratch memory
+  std::uint32_t segments_at = 0;       // table of segments, with lists of their pages in the caches
+  std::uint32_t kept_segments_at = 0;  // table of segments, with lists of their pages in scratch memory
   std::uint32_t cells_at = 0, kept_cells_at = 0;
   std::vector<std::uint32_t> turns_at;      // turns_at[i] is the table of TableRequest::ropes[i]
   std::vector<std::uint32_t> factors_at;    // factors_at[i] is the table of TableRequest::temperatures[i]

@@ -71,7 +71,7 @@ class _Reader:
         self._escaped = False  # whether the next character belongs to an escape sequence
         self._spelt: list[str] | None = None  # the text of the current string if it is a key or a name, else None
         self._key = ""
-        self._value = False  # whether a value follows, because the last key's colon has been read
+        self._value = False  # True from the colon of a key on until the next comma
         self._keys_at = 0  # nesting depth at which the keys of the current call are, or 0 outside of calls
         self._outer = 0  # nesting depth at which the current call begins
         self._listed = False

@@ -181,8 +181,8 @@ class Reader:
         self._expansion_id = self._find_expansion() if late.expansion else -1
         found = {word: tokenizer.backend.token_to_id(word) for word in late.skipped}
         missing = [word for word, id_ in found.items() if id_ is None]
-        # There is no warning about PyLate's default list, because many vocabularies lack some of its tokens. Another list was made for this
-        # model, so a missing token is a mistake.
+        # There is no warning about PyLate's default list, because a vocabulary may well lack some of its tokens. Another list was made for
+        # this model, so a missing token is worth a warning.
         if missing and late.skipped != tuple(string.punctuation):
             warn(
                 FallbackWarning,

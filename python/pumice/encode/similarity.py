@@ -25,8 +25,8 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
             return products(left, right)
         result = np.empty((len(left), len(right)), np.float32)
         wide = right.astype(np.float64)  # squares of float32 numbers may be outside the range of float32
-        # The norm of the difference is exact where |a|^2 + |b|^2 - 2ab would suffer from cancellation. The loop takes one row of `a` at a
-        # time, because an array of n x m x d numbers could be too large.
+        # The norm of the difference avoids the cancellation in |a|^2 + |b|^2 - 2ab. The loop takes one row of `a` at a time, because an
+        # array of n x m x d numbers could be too large.
         for row, values in enumerate(left):
             result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
         return result
