@@ -32,7 +32,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
     if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
-    // "cancelled" is also the reason if the caller itself closes a request at a time limit.
+    // max_seconds have passed. The reason is "cancelled", as for a request that the caller itself closes at a time limit.
     if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";
     if (n.reasoning_cut >= 0) item["reasoning_cut"] = n.reasoning_cut;
     if (logprobs) {

@@ -162,7 +162,8 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
     if precision in ("binary", "ubinary"):
         bits = block.view(np.uint8) ^ np.uint8(0x80 if precision == "binary" else 0)
         return 2 * np.unpackbits(bits, axis=-1).astype(np.float32) - 1
-    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # + 0.5: the middle of the step that a code means
+    # A code is the number of a step, counted from 0 (uint8) or from -128 (int8). The 0.5 stands for the middle of the step.
+    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)
     if ranges is None:
         return codes - 128
     low, high = ranges.astype(np.float64)  # float64, because the difference of two float32 numbers may exceed the range of float32
