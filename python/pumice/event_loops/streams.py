@@ -24,7 +24,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     def __init__(self, pools: Pools, make: Callable[[], Any]) -> None:
         self._pools, self._make = pools, make
         self._call: pump.Call | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # the event loop in which begin() or the first chunk was requested
+        self._loop: asyncio.AbstractEventLoop | None = None  # the event loop of the first call of begin() or __anext__(); None before it
         self._reading = self._closed = False
 
     def __aiter__(self) -> AsyncStream:

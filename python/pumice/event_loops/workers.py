@@ -57,7 +57,7 @@ class Workers:
         with self._lock:
             if -self._free >= self._most_waiting:
                 raise OverloadedError(f"{-self._free} calls wait for one of {self._most} threads already: try again later")
-            self._free -= 1  # If a KeyboardInterrupt comes here, the count stays too low, and later one thread too many may start.
+            self._free -= 1  # if a KeyboardInterrupt comes here, _free stays too low, so that later one thread too many may start
             self._jobs.put(job)
             if start := self._free < 0 and self._threads < self._most:
                 self._threads += 1
@@ -200,12 +200,13 @@ async def in_thread(
     If the waiting task does not wait to the end (it is cancelled, or its coroutine or its event loop is closed), stop() is called. If
     work() then returns a result nevertheless, discard() is called with it."""
     told = Told(running_loop())
-    # The result, until pop() takes it out. Either the task takes it, or drop(), which the task and the thread may call at the same time.
+    # Holds the result of work(), until pop() removes it. The task and the thread may call pop() at the same time. Only one of them gets the
+    # result, because list.pop() is atomic.
     results: list[T] = []
     left = False
 
     def drop() -> None:
-        told.error = None  # the error refers to the stack frames of work(), and so to the memory that they use
+        told.error = None  # frees the memory that work() used, because the error refers to the stack frames of work()
         try:
             result = results.pop()
         except IndexError:
