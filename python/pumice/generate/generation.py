@@ -150,7 +150,8 @@ class Continuation:
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason | None = None
         self.stopped_by: str | int | None = None
-        # index in `ids` of the first token that ends the reasoning, or None; this token may come later or never
+        # Index in `ids` of the token with which the engine ends the reasoning if the budget is used up, or None. The token may arrive
+        # later.
         self._cut: int | None = None
         self._sent_text = self._sent_ids = 0
 
@@ -502,7 +503,7 @@ class Stream(Iterator[Chunk]):
 
     def close(self) -> None:
         """Cancels the sequences that have not ended. A second call does nothing."""
-        self._closing = True  # ends a __next__() of another thread after its current step
+        self._closing = True  # makes a __next__() that runs in another thread return after its current step
         while not self._lock.acquire(timeout=0.05):
             if os.getpid() != self._process:  # the child of a fork, in which the thread that iterated does not exist
                 return

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
 MOST_GBNF_BYTES = 64 << 10  # maximum size of a GBNF grammar; llguidance's GBNF parser takes quadratic time, 1 s for this size
-# Maximum number of & and ~ in a Lark grammar. llguidance takes 0.1 s to refuse a grammar with 14 of them, and gigabytes for 30.
+# Maximum number of & and ~ in a Lark grammar. With 14 of them, llguidance takes 0.1 s. With 30, it takes gigabytes of memory.
 MOST_JOINED = 10
 MOST_COMPILED = 64  # maximum number of compiled grammars that a model keeps
 
@@ -189,7 +189,7 @@ class Grammar:
         return _unpickled, (self._made_by, self._kind, self._source, self._relaxed)
 
 
-_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/')  # matches Lark's texts, comments and regular expressions
+_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/')  # matches a string, comment or regular expression of Lark
 _MAKERS = ("json_schema", "json_object", "regex", "choices", "lark", "gbnf")
 
 
@@ -207,8 +207,8 @@ def _text(name: str, given: Any) -> str:
     return plain(given)
 
 
-# Matches a text, a character class or a comment of GBNF. If its closing sign is missing, the match reaches to the end of the grammar, so
-# that the search takes linear time.
+# Matches a string, a character class or a comment of GBNF. If the closing quote or bracket is missing, the match extends to the end of the
+# grammar, so that the search does not read the rest of the grammar again and again.
 _GBNF_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\r\n]*', re.DOTALL)
 _GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 

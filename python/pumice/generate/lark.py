@@ -19,9 +19,9 @@ def lark_regex(pattern: str) -> str:
     return re.sub(r"\\(.)|/", lambda found: found[0] if found[1] else r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")
 
 
-# Escape -> its characters in JSON Schema (ECMA-262), as ranges. ecma() replaces escapes by these ranges, because Rust's classes differ: \d
-# and \w include characters of all scripts, and \s includes U+0085 and lacks U+FEFF. In a JSON schema, the compiler itself treats \d and \w
-# as ECMA-262 does, so _BLANKS are enough. In Lark it treats them as Rust does, so _WORDS are needed, too.
+# Escape -> the characters that it matches in JSON Schema (ECMA-262), as ranges. ecma() replaces these escapes, because they match other
+# characters in Rust: \d and \w match characters of all scripts, and \s matches U+0085 and not U+FEFF. In JSON schemas only _BLANKS are
+# replaced, because there the compiler treats \d and \w as ECMA-262 does.
 _BLANKS = {
     "s": r"\t-\r\x20\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
     "S": r"\x00-\x08\x0e-\x1f!-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\ufefe"
@@ -50,7 +50,8 @@ def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
         if part == "]" and at > begin:
             begin = -1
             return part
-        # At the beginning of a class, only the first sign is escaped, because [--a] means the characters from - to a.
+        # The second sign of a pair such as -- is escaped. At the beginning of a class, the first one is escaped instead, because [--a] is
+        # the range from - to a.
         if part[0] in "[]" or at == begin:
             return f"\\{part}"
         return f"{part[0]}\\{part[1]}"
@@ -58,7 +59,7 @@ def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
     return _PIECE.sub(spelt, pattern)
 
 
-# The parts of a regular expression that match one character: classes, escapes and single characters.
+# Matches a part of a regular expression that stands for one character: a class, an escape or a single character.
 _ATOM = re.compile(
     r"\[\^?(?:\\.|[^\\\]])*\]|\\(?:[pP]\{[^{}]{0,64}\}|[pP].|[ux]\{[0-9a-fA-F]{1,8}\}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)|.",
     re.DOTALL,
@@ -69,8 +70,7 @@ _ITEM = re.compile(
     re.DOTALL,
 )
 _NUL, _QUOTES = "\0", '"\\'
-# Property of Unicode -> those of the three characters NUL, " and \ that have the property. None of the three counts as having any other
-# property.
+# Unicode property -> which of the characters NUL, " and \ have it. These three characters have no property that is not listed.
 _PROPERTIES = {"C": _NUL, "Cc": _NUL, "Other": _NUL, "Control": _NUL, "P": _QUOTES, "Po": _QUOTES, "Punctuation": _QUOTES,
                "Other_Punctuation": _QUOTES, "Pattern_Syntax": _QUOTES, "Any": _NUL + _QUOTES, "ASCII": _NUL + _QUOTES,
                "Assigned": _NUL + _QUOTES, "Common": _NUL + _QUOTES, "Zyyy": _NUL + _QUOTES}  # fmt: skip
@@ -91,7 +91,7 @@ def without_nul(pattern: str) -> str:
         if _NUL not in held or held.issuperset(_QUOTES):
             return part
         if part.startswith("[^"):
-            # a - at the beginning of the class is escaped, because it would make a range with \x00
+            # a - at the beginning of the class is escaped, because otherwise it would make a range with \x00
             return "[^\\x00" + ("\\" if part[2] == "-" else "") + part[2:]
         if part.startswith("\\P"):
             return f"[^\\x00\\p{part[2:]}]"
@@ -106,7 +106,9 @@ def _held(part: str) -> set[str]:
     if part == ".":
         return {*_NUL, *_QUOTES}
     held: set[str] = set()
-    first = last = -1  # the range that may end with the next item, or -1
+    # `first` is the code of the last character, at which a range may begin, or -1. `last` is -1, except between the - of a range and its
+    # end.
+    first = last = -1
     for *codes, kind, name, letter, escape, plain in (found.groups() for found in _ITEM.finditer(inner)):
         if kind is not None:
             has = _PROPERTIES.get((name or letter).partition("=")[2] or name or letter, "")

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from ..errors import GrammarError
 from .schemas import MOST_BYTES
 
-MOST_OPTIONAL = 4096  # maximum number of optional parts of one lexeme; for several lexemes, the squares of their numbers are added up
+# Maximum number of optional parts in a grammar of one lexeme. In a grammar of several lexemes, the squares of the lexemes' numbers add up
+# to at most the square of this maximum.
+MOST_OPTIONAL = 4096
 
 
 class Size(NamedTuple):
@@ -28,7 +30,7 @@ class Size(NamedTuple):
 
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
-_GROUP = re.compile(r"\(\?[^:)]*:?")  # the beginning of a group, whose ? is no repetition
+_GROUP = re.compile(r"\(\?[^:)]*:?")  # matches the beginning of a group such as (?:, in which ? does not mean an optional part
 # Matches the sign of an optional part: x?, x*, x{0,3}, an empty branch or an empty group.
 _OPTIONAL = re.compile(r"[?*{]|(?<![^|(])(?=[|)])|(?<=\|)\Z")
 
@@ -68,7 +70,7 @@ def _definitions(source: str) -> dict[str, _Definition]:
         if kind == "comment":
             continue
         if kind == "begin":
-            # `branch` is true if the last branch of the previous definition is empty, which is an optional part
+            # an empty last branch of the previous definition counts as an optional part
             here.own = Size(here.own.characters, here.own.optional + branch)
             here = found.setdefault(re.sub(r"[\s?!]|\[.*|:.*", "", text), _Definition())
         elif kind == "name":
@@ -96,8 +98,8 @@ def lexemes_of_lark(source: str) -> Iterator[Size]:
     definitions = _definitions(source)
     whole: dict[str, Size] = {}
     for first in filter(_is_terminal, definitions):
-        # The loop does not recurse, because a grammar may have a chain of ten thousand terminals. A terminal that contains itself is
-        # refused later.
+        # The terminals are visited in a loop, because recursion would fail for a chain of ten thousand terminals. A terminal that contains
+        # itself is refused later.
         path = [] if first in whole else [(first, iter(definitions[first].names))]
         begun = {first}
         while path:

@@ -23,9 +23,9 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # expression grows with the square of the number of digits.
 MOST_DIGITS = 320
 _WHOLE = 2**53  # at and above this number, not every integer is a double
-# Numbers above this are written with an exponent, except integers if the schema has a bound above this number.
+# Larger numbers are written with an exponent. Integers are an exception if the schema has a bound that is larger than this.
 _PLAIN = 10**21
-_SMALL = Decimal("1e-20")  # numbers below this are written with an exponent
+_SMALL = Decimal("1e-20")  # smaller positive numbers are written with an exponent
 _LARGEST = sys.float_info.max
 
 

@@ -36,7 +36,7 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
         raise TypeError(f"{name} must be {needed}, not {found}{'' if isinstance(given, np.ndarray) else ' ' + shown(given)}")
     if not array.size:  # without ids any dtype is accepted, because numpy makes float64 of []
         return np.zeros(0, np.int32)
-    # numpy would convert True and False to 1 and 0
+    # booleans are refused here, because numpy would convert them to the ids 1 and 0
     if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):
         boolean = next((i for i, token in enumerate(given) if isinstance(token, (bool, np.bool_))), None)
         if boolean is not None:

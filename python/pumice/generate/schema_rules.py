@@ -301,8 +301,8 @@ class JsonRules(SchemaRules):
         except GrammarError:
             if id(schema) in self._must:
                 raise
-            # In this part, the only number that the compiler would change is an exclusive bound of numbers with a fraction. The compiler
-            # enforces this bound for the decimal text (see _numbers), so it may compile the part.
+            # Lets the compiler compile this part. The compiler would only change an exclusive bound of numbers with a fraction, and it
+            # enforces the bound correctly for the decimal text (see _numbers).
             return self._compiled(schema, path)
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:

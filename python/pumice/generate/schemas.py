@@ -20,8 +20,8 @@ MOST_BYTES = 256 << 10  # maximum size of a grammar's source in bytes; the engin
 MOST_DEPTH = 64  # maximum nesting depth of a schema
 MOST_BITS = 2048  # maximum number of bits of an integer
 MOST_PATTERNS = 500  # maximum number of patterns in a schema; with 5,000, each token takes 0.2 s
-# Maximum of the least common multiple of a schema's multipleOf numbers, in units of their last digit. The compiler's automaton has as many
-# states as this multiple, and takes 1 s to build at the maximum.
+# Maximum of the least common multiple of a schema's multipleOf numbers, read without its decimal point (25 for 0.25). The compiler's
+# automaton has as many states. At the maximum, it takes 1 s to build.
 MOST_MULTIPLE = 100_000
 
 # The JSON Schema keywords that llguidance enforces. llguidance refuses the keywords in RELAXABLE that are not in this list. All other
@@ -31,9 +31,8 @@ ENFORCED = (
     "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
     "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
 )  # fmt: skip
-# Patterns that replace formats for which the compiler's own regular expressions allow values that the standard forbids: 29 February in
-# every year, and leap seconds at any minute. A leap second is allowed as 23:59:60 UTC and refused with any other offset, because a regular
-# expression for all combinations of times and offsets would have 72 KB.
+# Regular expressions for dates and times. The compiler's own expressions allow 29 February in every year, and a leap second in any minute.
+# These allow a leap second only as 23:59:60 UTC, because an expression for all offsets from UTC would have 72 KB.
 _DAY = (
     r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|"
     r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
@@ -60,7 +59,7 @@ RELAXABLE = {
     )
 }  # fmt: skip
 
-# Values with which a keyword restricts nothing. Such keywords are left out, because the compiler refuses some of them.
+# Keyword -> values with which it restricts nothing. A keyword with such a value is left out, because the compiler refuses some of them.
 _IDLE: dict[str, tuple[Any, ...]] = {
     "dependencies": ({},), "dependentRequired": ({},), "dependentSchemas": ({},), "not": (False,), "propertyNames": (True, {}),
     "unevaluatedItems": (True, {}), "unevaluatedProperties": (True, {}), "uniqueItems": (False,),
@@ -282,7 +281,8 @@ def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
         if len(read) < len(named):
             raise GrammarError(f"{where}: two of its patterns are the same: {', '.join(shown(pattern) for pattern in named)}")
         for pattern, given in read.items():
-            # if the pattern were changed, a key with a NUL would match another pattern or count as an additional key
+            # Raises an error and does not use the changed pattern, because a key with a NUL character would no longer match it. The key
+            # would then match another pattern, or count as an additional key.
             if (better := _without_nul(pattern, where)) != pattern:
                 raise GrammarError(
                     f'{where}: {shown(given)} cannot be enforced, because a class of characters leaves out " or \\ and not the NUL '

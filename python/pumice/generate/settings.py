@@ -180,7 +180,8 @@ _SWITCHES = {
     "mirostat_eta": "mirostat_tau",
 }
 
-# Keys of GGUF files: https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py (Keys.General.SAMPLING_*)
+# Key in GGUF files -> name of the setting. Source of the keys: Keys.General.SAMPLING_* in
+# https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py
 _GGUF_KEYS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",
@@ -190,7 +191,7 @@ _GGUF_KEYS = {
     "general.sampling.xtc_probability": "xtc_probability",
     "general.sampling.xtc_threshold": "xtc_threshold",
 }
-# Key of the version of Mirostat, 1 or 2. If the file has no tau, llama.cpp uses a tau of 5.
+# GGUF key for the version of Mirostat (1 or 2). If the file has no tau, llama.cpp uses a tau of 5.
 _GGUF_MIROSTAT = "general.sampling.mirostat"
 
 
