@@ -36,8 +36,8 @@ Config = dict[str, Any]  # the contents of config.json
 TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # values of <architecture>.pooling_type (llama_pooling_type in llama.h)
 _RANK = 4  # pooling_type of classifiers
-# The GGUF names of the Dense modules after pooling, in order, and the one architecture whose files have them (EmbeddingGemma). Source:
-# set_vocab() and modify_tensors() of EmbeddingGemma in llama.cpp's conversion/gemma.py, with --sentence-transformers-dense-modules.
+# _DENSE: the GGUF names of the first and the second Dense module after pooling. _DENSE_IN: the only architecture that has them in GGUF.
+# Source: EmbeddingGemma in llama.cpp's conversion/gemma.py, with --sentence-transformers-dense-modules.
 _DENSE, _DENSE_IN = ("dense_2", "dense_3"), "gemma-embedding"
 
 
@@ -205,7 +205,7 @@ def _mixed(to: str, keys: Mapping[str, Any], units: Sequence[Unit]) -> Choose:
     chooser = Chooser(to, outline(names, keys["general.architecture"], keys.get))
 
     def choose(name: str, shape: tuple[int, ...], source: str) -> str:
-        held = source if source in IDS else "BF16"  # the format in a file of "auto"
+        held = source if source in IDS else "BF16"  # the format that the tensor would have in a file made with to="auto"
         format = chooser.choose(name, shape, held)
         if format != held and format not in PLAIN and held not in (*PLAIN, "Q8_0"):
             raise ValueError(
@@ -217,8 +217,8 @@ def _mixed(to: str, keys: Mapping[str, Any], units: Sequence[Unit]) -> Choose:
     return choose
 
 
-# Fields of the engine's configuration (cpp/model/config.h, layer.h) that may differ between a folder and its GGUF file, because they tell
-# how the file is loaded, or which tensors a file must have. The tensors themselves show what the file has.
+# Fields of the engine's configuration (cpp/model/config.h, layer.h) that may differ between a folder and the GGUF file made of it. They
+# only say how a file is loaded, or which optional tensors a file must have.
 _OF_THE_FILE = {
     "Config::family", "Config::gguf", "Config::n_ctx", "Config::why_no_draft", "Config::norm_offset", "Config::norm_bias",
     "Config::head_bias", "Config::notes", "Config::incomplete", "Config::dense", "Config::pooling", "Config::position_offset",
@@ -230,8 +230,8 @@ _OF_THE_FILE = {
 
 
 _OF_PAIRS = ("RopeTable::interleaved",)
-# Fields that may differ if the file has tensors with rope factors. Such factors change the frequencies, and the file that is opened for the
-# check has only zeros in these tensors.
+# Fields that may differ if the GGUF file has tensors with rope factors. The factors change these frequencies, and in the file that
+# _check_same() opens, all weights are 0.
 _OF_ROPE_TENSORS = ("RopeTable::inv_freq", "RopeTable::long_inv_freq")
 
 
@@ -271,7 +271,8 @@ def _ends(file: _core.ModelFile, config: Config, generates: bool, sentence: Sent
     labels = config.get("id2label") if _classifies(config) else None
     if labels:
         names = {"classifier.output_labels": [str(labels[key]) for key in sorted(labels, key=int)]}
-        # A decoder's file gets no pooling_type: _RANK would mean that the difference of two labels is the score (as for Qwen 3 rerankers).
+        # The file of a decoder gets no pooling_type. With _RANK, a decoder's score would be the difference of two labels, as for Qwen 3
+        # rerankers.
         return names if generates else {"pooling_type": _RANK} | names
     if not sentence.pooling:
         return {}
@@ -332,5 +333,5 @@ def _tokenizer(file: _core.ModelFile, rows: int, architecture: str) -> dict[str,
     except ValueError:  # there are several templates, and none is the default
         template = None
     text = None if template is None else template.source
-    # the architecture "gemma4" is also the name of a kind of tokenizer
+    # The kind of tokenizer with the architecture's name is tried first, because "gemma4" is the name of both.
     return tokenizer_keys(found, rows, shown_path(file.path), text, first=architecture)

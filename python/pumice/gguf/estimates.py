@@ -24,9 +24,9 @@ from .packing import pack_rows
 from .weights import Unit
 
 _SAMPLE = (32, 1024)  # (rows, columns) of the matrix that is packed to time a format
-_WINDOWS, _WINDOW = 4, 512  # number of texts for the small model, and number of tokens in each
-# Multiplications of feedback for each row and each pair of columns: half a multiplication to choose codes (feedback.cpp), one for each of
-# two passes of descent, and half a multiplication for each of two losses (products.cpp).
+_WINDOWS, _WINDOW = 4, 512  # number of texts with which _speeds() measures, and number of tokens in each
+# Number of multiply-adds that the choice of codes takes for each row and each pair of columns of a matrix: 1/2 for the feedback of errors
+# (feedback.cpp), 1 for each of two passes of coordinate descent, and 1/2 for each of two losses (products.cpp).
 _FEEDBACK = 0.5 + 2 + 2 * 0.5
 _MOST_COLUMNS = 8192  # equals Products::kMostColumns
 
@@ -80,12 +80,12 @@ def _calibration_seconds(made: Sequence[Tensor], calibration: Calibration) -> fl
         if each.name not in places:
             continue
         rows, columns = each.shape
-        width = columns / math.ceil(columns / _MOST_COLUMNS)  # number of columns of a block of products
+        width = columns / math.ceil(columns / _MOST_COLUMNS)  # average number of columns of the blocks into which the columns are divided
         feedback += rows * columns * width * _FEEDBACK
         if places[each.name] not in inputs:
             inputs.add(places[each.name])
             products += tokens * columns * width / 2
-            feedback += columns * width**2 / 6  # multiply-adds of the Cholesky factor
+            feedback += columns * width**2 / 6  # multiply-adds of the Cholesky factorizations
     return run * speeds.run + products * speeds.products + feedback * speeds.feedback
 
 

@@ -21,9 +21,9 @@ from .packing import Float32
 
 log = logging.getLogger("pumice")
 
-# Suffixes of the two tensors for a matrix NAME (save_imatrix() in llama.cpp's tools/imatrix/imatrix.cpp). NAME.in_sum2 has, for each
-# column, the sum of the squares of its inputs. NAME.counts has the number of inputs. A stack of experts has a row of sums and a count for
-# each expert.
+# A file has two tensors for each matrix NAME of the model (save_imatrix() in llama.cpp's tools/imatrix/imatrix.cpp). NAME.in_sum2 has, for
+# each column of the matrix, the sum of the squares of the activations that were multiplied by the column. NAME.counts has the number of
+# these activations. If NAME is a stack of experts, both tensors have a row for each expert.
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _LARGEST = 3e38  # largest accepted sum (as in pack_rows() in cpp/core/formats_pack.cpp)
 _LONGEST_NAME = 256
@@ -45,8 +45,8 @@ class Importance:
         shapes = {name: tuple(shape) for name, _, shape, _ in model.tensors}
         digest = hashlib.sha256()
         self._columns: dict[str, int] = {}  # name of a tensor -> number of its columns
-        # name of a tensor -> for each of its matrices, whether the texts gave it an input; only one element if the file has one count for
-        # all
+        # Name of a tensor -> for each matrix in it, whether the matrix's count is not 0. The list has only one element if the file has one
+        # count for all matrices.
         self._counts: dict[str, list[bool]] = {}
         for name in sorted(entries):
             base = name.rpartition(".")[0]
@@ -54,7 +54,7 @@ class Importance:
             if sums not in entries or counts not in entries:
                 raise self._broken(name, f"has no {shown(counts if sums in entries else sums)} beside it")
             if name != sums:
-                continue  # NAME.counts, or NAME.in_sum (other sums of the same inputs), which are not used here
+                continue  # NAME.counts is handled together with NAME.in_sum2, and other tensors such as NAME.in_sum are not used
             self._columns[base] = self._check_shape(base, entries[sums][1], entries[counts][1], shapes.get(base))
             for each in (sums, counts):
                 values = self._numbers(each, entries[each][0])
@@ -72,7 +72,7 @@ class Importance:
         counts = self._counts.get(name)
         if counts is None or not counts[matrix % len(counts)]:
             return None
-        # Only the ratios of the weights matter, so the sums serve as well as the means.
+        # Returns the sums without dividing them by the counts, because only the ratios of the columns' weights matter.
         size = self._columns[name] * np.dtype(np.float32).itemsize
         return np.frombuffer(self._file.read(name + _SUMS, matrix * size, size), np.float32)
 
@@ -120,7 +120,7 @@ class Importance:
 
 
 def _opened(path: Path) -> _core.ModelFile:
-    path.stat()  # raises FileNotFoundError, for which the engine would raise another OSError
+    path.stat()  # raises FileNotFoundError if there is no file; the engine would raise another OSError
     try:
         file = _core.open_file(os.fspath(path))
     except ModelFormatError:

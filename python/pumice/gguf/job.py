@@ -66,7 +66,7 @@ def _grouped(keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -
     """Returns the units of each file. Raises ValueError if a single unit needs a file larger than `most`."""
     if most is None:
         return [list(units)]
-    # size of the head of the first file, and size of the head of each other file
+    # heads: the size in bytes of the first file's head, and that of each other file's head
     heads = [len(head_bytes({**each, **_split_keys(0, 0, 0)}, [])) + ALIGNMENT for each in (keys, {})]
     sizes = [sum(padded(tensor.bytes) + len(tensor_bytes(tensor, 0)) for tensor in unit.tensors) for unit in units]
     alone = [heads[number > 0] + size for number, size in enumerate(sizes)]
@@ -148,7 +148,7 @@ class Job:
         heads = hashlib.sha256()
         for file in self.files:
             heads.update(file.head)
-        # A text that changes whenever the bytes of the result may change. It does not depend on the paths of the result.
+        # A hash of everything that determines the bytes of the result. The result's paths are not part of it.
         self.key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
@@ -333,7 +333,7 @@ def _locked(part: Path, stack: contextlib.ExitStack) -> int:
     stack.callback(os.close, handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # another process has finished and renamed the file before this one got the lock
+        # true if another process has finished the file and renamed it before this process got the lock
         busy = not part.exists() or not os.path.samestat(os.fstat(handle), os.stat(part))
     except OSError:
         busy = True

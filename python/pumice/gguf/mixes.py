@@ -19,17 +19,19 @@ from .container import IDS
 from .packing import PLAIN, fits
 from .weights import ALWAYS_F32, Unit
 
-Where = Callable[[int, int], bool]  # (number of a matrix among those of its kind, number of layers) -> whether the step applies to it
-# Pairs (format, where). A matrix gets the format of the first step that applies to it, or Mix.base if none applies.
+# (index of a matrix among the matrices of its kind, number of layers) -> whether a step applies to the matrix
+Where = Callable[[int, int], bool]
+# Each step is a pair (format, where). A matrix gets the format of the first step that applies to it, or Mix.base if no step applies.
 Steps = tuple[tuple[str, Where], ...]
 
 _LAYER = re.compile(r"^blk\.(\d+)\.")
-# Matches matrices that keep their format when others are quantized (tensor_allows_quantization()).
+# Matches the names of matrices that are never quantized (tensor_allows_quantization() in src/llama-quant.cpp of llama.cpp).
 _KEPT = re.compile(r"altup|laurel|per_layer_model_proj")
-# Format whose blocks do not fit a number of columns -> the format that replaces it. F16 replaces all others (tensor_type_fallback()).
+# Format -> the format that replaces it if a row is not a multiple of its block. F16 replaces formats that are not listed
+# (tensor_type_fallback() in src/llama-quant.cpp of llama.cpp).
 _INSTEAD = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
-# Architecture -> number of layers of its models of 70 billion parameters. In these, the matrices that compute values get Q5_K instead of
-# Q3_K and Q4_K (LLM_TYPE_70B in src/models/*.cpp).
+# Architecture -> number of layers of its models with 70 billion parameters (LLM_TYPE_70B in src/models/*.cpp of llama.cpp). In these
+# models, the matrices that compute attention values get Q5_K instead of Q3_K and Q4_K.
 _SEVENTY_BILLION = {"llama": 80, "llama-embed": 80, "qwen2": 80, "olmo": 80}
 
 

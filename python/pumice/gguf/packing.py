@@ -10,7 +10,7 @@ from ..errors import NumericError
 
 Float32 = npt.NDArray[np.float32]
 
-# number of weights in a block; 256 for other quantized formats
+# Format -> number of weights in a block. A quantized format that is not listed has blocks of 256 weights.
 BLOCKS = {"Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "IQ4_NL": 32, "MXFP4": 32}
 PLAIN = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}  # formats whose rows are plain arrays -> dtype of the array
 LARGEST_HALF = 65504
@@ -49,7 +49,7 @@ def _plain_q8_0(rows: Float32) -> bytes:
         inverse = np.where(scales == 0, np.float32(0), np.float32(1) / scales).astype(np.float32)
     scaled = blocks * inverse
     codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
-    # Corrects sums that have rounded up to the next integer although the fraction is below a half: 0.49999997 + 0.5 is 1 in float32.
+    # Subtracts 1 again if the sum was rounded up to the next integer: 0.49999997 + 0.5 is 1 in float32, but the code must be 0.
     codes -= np.where(np.abs(codes - scaled) > 0.5, np.sign(scaled), np.float32(0))
     packed = np.empty((len(blocks), 34), np.uint8)
     packed[:, :2] = scales.astype(np.float16).view(np.uint8)

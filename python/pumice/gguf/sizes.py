@@ -21,10 +21,10 @@ from .container import Tensor
 from .mixes import Chooser, Outline
 from .packing import fits, pack_rows, unpack_rows
 
-_SAMPLE = 1 << 15  # number of weights of a matrix whose errors are measured: whole rows, evenly spread
-# The divergence, in nats, that a relative squared error of 1 in all matrices of a kind adds. It is the geometric mean of the values of
-# SmolLM2 135M and Gemma 3 270M, measured over 576 tokens with one kind in Q4_0 and all other weights in Q8_0. The first pattern that
-# matches a name counts.
+_SAMPLE = 1 << 15  # a matrix's error in a format is measured with this many weights: whole rows, evenly spread over the matrix
+# Pairs (pattern of matrix names, slope). The first pattern that matches counts. The slope is the divergence, in nats, that a relative
+# squared error of 1 in all these matrices would add. It is the geometric mean of the slopes of SmolLM2 135M and Gemma 3 270M. These were
+# measured over 576 tokens, with the matrices of one pattern in Q4_0 and all other weights in Q8_0.
 _SLOPES = (
     (re.compile(r"attn_qkv"), 24.0),  # the sum of the slopes of q, k and v
     (re.compile(r"attn_q"), 3.0),  # 2.4 and 3.8 for the two models
@@ -37,7 +37,7 @@ _SLOPES = (
     (re.compile(r"^output\.|token_embd"), 15.0),  # 15.4 and 14.9 for the two models
     (re.compile(r""), 10.0),  # all other matrices
 )
-_EMBEDDING = 1.2  # slope of an embedding that is not the head: that of SmolLM2's embedding while its head had another format
+_EMBEDDING = 1.2  # slope of an embedding that is not also the head; measured with SmolLM2 while its head had another format
 _BITS = re.compile(r"(\d{1,2}(?:\.\d{1,4})?)bpw", re.IGNORECASE)
 
 
@@ -106,7 +106,8 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
     smallest = [min(each.choices, key=lambda choice: (choice[0], choice[1])) for each in matrices]
     if size(smallest) > most:
         return None
-    low, high = 0.0, 1.0  # lowest and highest price of the search; at the price `high`, the matrices have at most `most` bytes
+    # Bisection for the lowest price at which the formats that at() chooses have at most `most` bytes. It is between `low` and `high`.
+    low, high = 0.0, 1.0
     if size(at(low)) <= most:
         high = low
     else:
@@ -139,7 +140,7 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
 def sized(file: _core.ModelFile, bits: float, model: Outline, keep: Mapping[str, str]) -> Chooser:
     """Returns a Chooser of formats with which the file's tensors take at most `bits` bits per weight. Raises ValueError if even the
     smallest formats take more."""
-    # the mix does not matter here: the tensors that are not free have the same formats in all quantized mixes
+    # Any quantized mix would do, because it is only used for tensors that are not is_free(), and these have the same formats in all mixes.
     fixed = Chooser("q8_0", model, keep)
     used = weights = 0
     free = []

@@ -16,7 +16,7 @@ from ..tokens.word_splits import SPLITS
 
 Keys = dict[str, Any]
 
-# Names of splits that llama.cpp and other programs know best. They are tried first.
+# Names of splits (tokenizer.ggml.pre) that are tried first, because most programs know them.
 _FIRST = (
     "llama-bpe", "qwen2", "gpt-2", "smollm", "tekken", "gpt-4o", "deepseek-v3", "qwen35", "falcon3", "llama4", "starcoder", "command-r",
     "stablelm2", "dbrx", "glm4", "olmo", "kimi-k2", "superbpe", "default",
@@ -190,8 +190,8 @@ def _bpe(spec: dict[str, Any], tokens: list[str], types: np.ndarray[Any, Any], c
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     if model.get("byte_fallback"):
         kinds = _byte_types(tokens, types, model.get("unk_token"))
-        # Converts the ranks of merges to scores: SentencePiece merges the pair with the highest score, and here a token's score is minus
-        # its id.
+        # Each token gets minus its id as its score. SentencePiece merges the pair with the highest score first, so tokens of early merges,
+        # which have low ids, are still merged first.
         scores = -np.arange(len(tokens), dtype=np.float32)
         for prefix in (True, False):
             said: Keys = {"tokenizer.ggml.scores": scores, "tokenizer.ggml.add_space_prefix": prefix, "tokenizer.ggml.pre": "default"}

@@ -99,7 +99,7 @@ def _sources(file: _Tensors) -> list[_Source]:
                 f"{file.path}: {name} has the shape {shape}; that of expert 0 is {known.shape}", file=file.path, field=name
             )
         else:
-            kind = kind if kind == known.format else "F32"  # the experts have different formats
+            kind = kind if kind == known.format else "F32"  # F32 if the experts have different formats
             found[base] = _Source(base, (*known.files, name), kind, known.shape)
     return list(found.values())
 
@@ -164,7 +164,7 @@ class Folder:
             )
         one = (1, *source.shape) if source.experts else (1, *source.shape[1:]) if source.stacked else source.shape
         count = len(source.files) if source.experts else source.shape[0] if source.stacked else 1
-        # This array has no memory of its own. Converting it gives names and shapes, and shows which tensors keep their bytes.
+        # An array of zeros that takes no memory. It is converted to find the names and shapes of the tensors that the source becomes.
         given = np.broadcast_to(np.float32(0), one)
         parts = self._changed(source, given)
         tensors = []
@@ -187,7 +187,7 @@ class Folder:
         try:
             found = self._changed(source, np.broadcast_to(self._raw_dtype(source.format)(0), self._raw_shape(source.format, shape)))
         except ModelFormatError:
-            return False  # the bytes of blocks cannot be moved in the way in which the columns are moved
+            return False  # the tensor cannot be converted while its rows are packed, because packed rows have another shape
         return all(
             values.dtype == self._raw_dtype(source.format) and values.nbytes * count == tensor.bytes
             for values, tensor in zip(found.values(), tensors, strict=True)
@@ -273,7 +273,7 @@ def _alike(name: str, matrix: int) -> None:
 
 def _packed(tensor: Tensor, first: int, rows: Float32, columns: Columns) -> bytes:
     """Returns the bytes of some rows of a tensor, from row `first` on. Each row is packed with the column weights of its matrix."""
-    # number of rows of each matrix; if there is only one matrix, any number that is large enough
+    # `height` is the number of rows of each matrix. If there is only one matrix, any number that is not less than its rows will do.
     height = tensor.shape[-2] if len(tensor.shape) > 2 else tensor.values
     found, at = [], 0
     while at < len(rows):
