@@ -16,11 +16,11 @@ from ..errors import PumiceError
 if TYPE_CHECKING:
     from ..tokens.tokenizers import TokenBatch, Tokenizer
 
-_LENGTHS = (1, 2, 4, 8, 16, 24)  # numbers of tokens of successive texts, without special tokens
+_LENGTHS = (1, 2, 4, 8, 16, 24)  # numbers of tokens of the first six random texts, without special tokens; then the lengths repeat
 _TEXTS = 36
-# Limits for the _TEXTS random texts: the smallest allowed cosine between the two vectors of a text, and the largest allowed mean of 1 -
-# cosine. They are chosen so that thousands of texts keep a cosine of 0.999. Over 15,000 texts of all-MiniLM-L6-v2 and 5,000 of
-# all-mpnet-base-v2, 1 - cosine of the worst text was 4.4 and 4.0 times the mean, so a mean of 2e-4 suffices.
+# 8 bits are used if, over _TEXTS random texts, no cosine of a text's two vectors is below LEAST_COSINE, and the mean of 1 - cosine is not
+# above MOST_DISTANCE. Then thousands of texts can be expected to keep a cosine of 0.999: over 15,000 texts of all-MiniLM-L6-v2 and 5,000 of
+# all-mpnet-base-v2, the largest 1 - cosine was 4.4 and 4.0 times the mean.
 LEAST_COSINE = 0.9995
 MOST_DISTANCE = 2e-4
 
@@ -74,7 +74,7 @@ def compare(packed: _core.Model, floats: _core.Model, texts: TokenBatch, cancel:
 
     a, b = vectors(packed), vectors(floats)
     lengths = np.sqrt((a * a).sum(1) * (b * b).sum(1))
-    same = (a == b).all(1).astype(np.float64)  # for vectors that are zero or not finite: 1 if both are equal, else 0
+    same = (a == b).all(1).astype(np.float64)  # the cosine for vectors that are zero or not finite: 1 if both are equal, else 0
     cosines = np.divide((a * b).sum(1), lengths, out=same, where=lengths > 0)
     return Comparison(float(cosines.min()), float((1 - cosines).mean()))
 

@@ -189,7 +189,8 @@ def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
         why = _first_line(error.__cause__ or error)
         return cached, f"{repo}: what lies in the local cache {lacks}, and the hub could not be asked: {why}. Load it once with a network"
     if not files[0].endswith(".gguf") and _MODULES not in files:
-        # This download fails. But then the hub's client remembers that the repository has no modules.json, which _cached() needs to know.
+        # Tries to download modules.json, although the repository does not have it. The hub's client then records in its cache that the file
+        # does not exist, which _cached() needs to know.
         with contextlib.suppress(Exception):
             hub.hf_hub_download(repo, _MODULES)
     return _model_path(paths[0], files), None
@@ -223,7 +224,7 @@ def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
             return None, ""
     if _MODULES in names:
         listed = read_json(folder / _MODULES)
-        # Normalize has no files, and git stores no empty folders, so its folder is missing.
+        # A Normalize module needs no folder, because it has no files and git stores no empty folders.
         modules = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
         folders = [each.get("path") for each in modules if not str(each.get("type")).endswith(".Normalize")]
         missing = [str(module) for module in folders if module and not any(name.startswith(f"{module}/") for name in names)]
