@@ -21,7 +21,7 @@ from ..common.exits import exit_waits
 from ..common.interruptible import interruptible
 
 Float32 = npt.NDArray[np.float32]
-# (format, number of rows, number of columns, number of matrices among which the rows are divided (`Matrix::experts`), packed weights)
+# (format, number of rows of all matrices together, number of columns, number of matrices (`Matrix::experts`), packed weights)
 Matrix = tuple[str, int, int, int, bytes]
 Saves = list[tuple[int, int]]  # pairs (rows, state): the state after the first `rows` rows of the segment is saved under the number `state`
 # (first, rows, past, pages, length, prompt, unseen, ahead, state, saves), the members of `Segment` in cpp/core/batch.h
@@ -37,8 +37,9 @@ _INT8_TWICE = 2e-3  # limit for two products in sequence that both round to 8 bi
 _KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
 
 
-# The formats in which products with one of several matrices (ByHead, Experts) are checked. Their shaders unpack weights with the code of
-# other products, which are checked in all formats. With more formats, software Vulkan would compile for a minute.
+# The formats in which ByHead and Experts, which have stacks of matrices, are checked. A few formats are enough, because their shaders
+# unpack weights with the same code as Linear, which is checked in all formats. With all formats, software Vulkan would compile for a
+# minute.
 _STACKED = ["F16", "Q8_0", "Q4_K", "Q6_K", "MXFP4"]
 
 
@@ -400,8 +401,8 @@ def _recurrent(carried: bool) -> Trial:
     width, taps = columns[3], 4 if carried else 5  # the convolution covers the columns of q, k and v
     conv = {"op": "conv", "in": (0, 0, width), "taps": 0, "bias": 1, "width": taps, "activation": "silu", "centred": not carried}
     scan = {"op": "scan", **views, "key_heads": _KV_HEADS, "key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "step_bias": 2, "rate": 3}
-    # Keys are not normalised here. The squares of a key add up to about _HEAD_DIM, so a delta rule with a strength of 1 would grow without
-    # bound.
+    # Keys are not normalised here, and the squares of a key add up to about _HEAD_DIM. With a strength of 1 and not 1 / _HEAD_DIM, the
+    # state of the delta rule would grow without bound.
     delta = scan | {"rule": "delta", "strength": 1 / _HEAD_DIM, "tiled": True}
     ssd = {name: value for name, value in scan.items() if name != "beta"} | {"rule": "ssd", "skip": 4, "floor": 0.01}
     kinds = [("conv", conv, width), ("scan, delta", delta, values), ("scan, ssd", ssd, values)]
