@@ -184,7 +184,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
             engine, lost = _load_engine(file, checked, config, bar.update, stop)
     except Exception:
         with contextlib.suppress(ForkedDeviceError):  # raised in the child of a fork, which has no such thread
-            tokenizer_task.wait()  # so that no thread remains after an error; a Ctrl-C is not an Exception, so it does not wait here
+            tokenizer_task.wait()  # so that no thread remains after an error; after a Ctrl-C, which is no Exception, load() does not wait
         raise
     finally:
         bar.close()
