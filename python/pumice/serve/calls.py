@@ -41,8 +41,8 @@ GONE = 499  # status in the log and the metrics for a request whose client left;
 # Maximum number of bytes of a body that is translated in the event loop. A thread translates larger bodies, because a body may contain a
 # grammar: one of 4 KiB takes about 5 ms, and one of 55 KiB up to 72 ms.
 TRANSLATED_IN_PLACE = 4 << 10
-# Minimum time between two chunks of an answer that is sent as a whole. It is longer than for a stream, because these chunks only matter for
-# the metrics.
+# chunk_seconds for an answer that is not a stream: the minimum time in seconds between two chunks from the model. It is longer than for a
+# stream, because here the chunks are only used for the metrics.
 WHOLE_SECONDS = 0.25
 IN_PLACE = 64 << 10  # maximum number of bytes of a body that is parsed in the event loop; 64 KiB take 0.3 ms
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
@@ -57,9 +57,9 @@ def dumped(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError as error:
-        # json is tried next, because orjson refuses integers of more than 64 bits, halves of surrogate pairs, and more than 254 levels. The
-        # arguments of a call that a model wrote may have the first two, and a client may send a value of 1,024 levels that the response
-        # must repeat.
+        # json is tried next, because orjson refuses three things: integers of more than 64 bits and halves of surrogate pairs, which a
+        # model may write in the arguments of a tool call, and more than 254 levels, which a client may send in a value that the response
+        # repeats.
         try:
             return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
         except RecursionError:
@@ -170,7 +170,7 @@ class Call:
         over."""
         found = None if self._stream is None else self._stream.result
         if found is not None and self.model is not None:
-            # The timings are those of the whole call, so all its results have the same ones.
+            # The first result is enough, because the timings are those of the whole call and equal in all its results.
             self.server.metrics.generated(self.model, (found[0] if isinstance(found, list) else found).timings)
         self.server.held_bytes -= self._held
         self._held, self.body = 0, b""
@@ -377,8 +377,8 @@ class Endpoint:
                 if failure is not error:  # a Refused has the names of fields already
                     call.name_fields(failure)
                 await call.refuse(failure)
-            # Otherwise a part of the answer has been sent. The connection then ends before the end of the answer, by which the client
-            # notices the error.
+            # If a part of the answer has been sent, no error can be sent. The connection is then closed before the end of the answer, so
+            # that the client notices the error.
 
     async def _beside_client(self, call: Call) -> None:
         """Runs the handler, and cancels it if the client leaves."""

@@ -207,7 +207,7 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
     called: set[int] = set()
     spoken: set[int] = set()
     cut: set[int] = set()
-    # The first event names the fields without effect, unless the event with the usage does.
+    # The ignored fields are reported in the first event, or in the event with the usage if there is one.
     report = {"pumice": {"ignored": answering.ignored}} if answering.ignored and not usage else {}
     async with answering.stream as stream, call.events(failed) as out:
         async for chunk in stream:

@@ -289,9 +289,9 @@ def _allow_files(connections: int, workers: int) -> None:
     from .connections import LINGERING
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # `least` is the number of files before the first connection. For each worker, the parent has 3: a pair of sockets for figures, and one
-    # end of a pair over which it tells the worker to stop. 256 are for model files, event loops and other sockets. The number
-    # of connections counts twice, because asyncio may accept as many further ones at once before the first of them can be refused.
+    # `least` is the number of open files that are needed before the first connection: 256 for model files, event loops and other sockets,
+    # and 3 sockets of the parent for each worker. The number of connections counts twice in `needed`, because asyncio may accept as many
+    # again before the server can refuse the first of these.
     least = 3 * workers + 256
     needed = least + 2 * connections + LINGERING
     if soft == resource.RLIM_INFINITY or soft >= needed:

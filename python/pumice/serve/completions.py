@@ -210,7 +210,7 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
 
 async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool, ignored: Sequence[str]) -> None:
     more: dict[str, Any] = {"usage": None} if usage else {}
-    # The first event names the fields without effect, unless the event with the usage does.
+    # The ignored fields are reported in the first event, or in the event with the usage if there is one.
     told: dict[str, Any] = {"pumice": {"ignored": ignored}} if ignored and not usage else {}
     lengths: dict[int, int] = {}
     async with stream, call.events(failed) as out:

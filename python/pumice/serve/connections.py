@@ -74,7 +74,7 @@ class Connection(H11Protocol):
         super().__init__(**given)
         self._settings, self._lingering = settings, lingering
         self._stops = False  # whether the server is stopping
-        self._awaited: object = None  # what check() found last time: the client's next step, for which the server waits
+        self._awaited: object = None  # the client's next step, for which the server waits; None if it waits for none. Set by check().
         self._since = 0.0  # time since which the server has waited for this step
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -97,7 +97,7 @@ class Connection(H11Protocol):
         """Whether the client may still be sending, and the server can wait for the client."""
         if self._stops or len(self._lingering) >= LINGERING:
             return False
-        # this side has answered before any request was parsed, so a request may be on its way
+        # The server has sent an error before it has parsed a request, so the client may still be sending its request.
         if self.cycle is None and self.conn.our_state is not h11.IDLE:
             return True
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])

@@ -96,10 +96,10 @@ async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
         assert served.model is not None
         context = int(served.model._info["n_ctx"])
         most = context - min(int(asked.options.get("max_new_tokens", context // 8)), context // 2)
-        # The messages before which the conversation may be cut. Results of calls are not among them, because they must stay with their
-        # calls.
+        # Indices of the messages with which the shortened conversation may begin. A result of a tool call is not among them, because it
+        # must stay with its call.
         begins = [i for i, message in enumerate(asked.messages) if message.get("role") not in (*_SYSTEM, "tool")][1:]
-        low, high = 0, len(begins)  # cuts before `low` keep too much; the cut at `high` fits, unless `high` is the end of the list
+        low, high = 0, len(begins)  # binary search for the first cut after which the conversation fits
         while low < high:
             middle = (low + high) // 2
             fits = await counted(call, served, replace(asked, messages=cut_at(asked.messages, begins[middle]))) <= most

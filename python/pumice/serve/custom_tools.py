@@ -11,7 +11,7 @@ from typing import Any
 from .failures import Refused
 from .lark_patterns import pattern_of
 
-INPUT = "input"  # name of the only argument
+INPUT = "input"  # name of the only argument of a function to which a custom tool is converted
 
 
 def function_of(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

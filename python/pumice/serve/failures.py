@@ -24,7 +24,7 @@ _ANTHROPIC = {
 }
 
 
-# Retry-After, in seconds, if a grammar cannot be compiled now because others are being compiled in the background. Those take at least 5 s.
+# Value of Retry-After, in seconds, if a grammar must wait until other grammars are compiled. These are slow ones, which take at least 5 s.
 GRAMMAR_SECONDS = 10
 
 

@@ -18,7 +18,7 @@ from .server import Server
 
 access = logging.getLogger("pumice.serve.access")
 
-# Paths that need no key, because they reveal nothing that a key protects. The page itself asks the user for the key.
+# Paths that need no key, because they reveal nothing that a key protects. "/" is a page that asks its user for the key.
 OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_FOLDER = "/page/"
 # Codes of refusals after which the connection is closed, because its next bytes may not be the beginning of a request.
@@ -99,13 +99,13 @@ class Guard:
         if origin is not None and origin.partition("://")[2] != headers.get("host") and not {"*", origin} & set(origins):
             return Refused(403, f"pages of {origin[:100]!r} may not use this server: --cors-origin allows them", code="origin")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # If a proxy uses one of the two headers and this server the other, they see different requests.
+            # If a proxy uses one of the two headers and this server the other, they see different requests (request smuggling).
             return Refused(400, "Transfer-Encoding and Content-Length were both given", code="ambiguous_length")
         path = scope["path"]
         if self._keys and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER) and scope["method"] != "OPTIONS":
             kind, _, bearer = headers.get("authorization", "").partition(" ")
             found = [bearer.strip() if kind.lower() == "bearer" else "", headers.get("x-api-key", "")]
-            # Both are compared with all keys in constant time, so that the time reveals nothing about the keys.
+            # Each key that the request has is compared with all valid keys in constant time, so that the time reveals nothing about them.
             if sum([hmac.compare_digest(each.encode("latin-1"), key) for each in found for key in self._keys]) == 0:
                 return Refused(
                     401, "the key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key: KEY", code="invalid_api_key"

@@ -12,7 +12,8 @@ MOST_CHARACTERS = 64 << 10  # maximum length of a regular expression, which may 
 _MOST_IN_ALL = 1 << 20  # maximum number of characters in the regular expressions of all rules together
 _MOST_READ = 256 << 10  # maximum number of characters in a grammar
 
-# The names that https://github.com/lark-parser/lark/blob/master/docs/grammar.md lists, as regular expressions.
+# Terminal that a grammar can import from Lark's `common` -> its regular expression. Source of the names:
+# https://github.com/lark-parser/lark/blob/master/docs/grammar.md
 _COMMON = {
     "DIGIT": "[0-9]",
     "HEXDIGIT": "[0-9a-fA-F]",

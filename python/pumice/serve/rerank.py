@@ -80,8 +80,8 @@ async def rerank(call: Call) -> None:
                 asked = await model.aencode_query([query], details=True, **read.keywords)
             with argument("documents"):
                 given = await model.aencode_document(texts, details=True, **read.keywords)
-            # The score is always the cosine, which is between 0 and 1 unless the texts have nothing in common. Some models have another
-            # measure, a distance or a dot product. It is not used, because its values would only be meaningful for the order.
+            # The score is the cosine, even if the model has another similarity measure. A score should be between 0 and 1, and a distance
+            # or a dot product is not.
             found = np.clip(similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64), 0, 1)
             order = [(int(i), float(found[i])) for i in np.argsort(-found, kind="stable")]
             total, cut = int(given.tokens.sum() + asked.tokens.sum()), given.cut

@@ -408,8 +408,8 @@ def _form_of(read: Read, tools: Tools, model: str) -> Form:
         "truncation": read.get("truncation", "disabled"),
         "usage": None,
     }
-    # If a value is nested too deep for JSON, this call raises the error. It does so before the answer begins, because later errors do not
-    # count as the request's fault.
+    # Raises an error if a value is nested too deep for JSON. Without this call, the error would come after the answer has begun, and would
+    # not count as the request's fault.
     dumped(head)
     summary = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
     return Form(head, tools, summary, _ENCRYPTED in (read["include"] or ()))

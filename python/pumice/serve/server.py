@@ -82,7 +82,7 @@ class Server:
         self.held_bytes = 0  # number of bytes of the bodies of all waiting and running requests
         self.calls: set[Call] = set()  # the running requests
         self.stopping = False
-        # the driver's error when a GPU was lost, or None; the models on it do not run until the process is started again
+        # The driver's error if a GPU was lost, or None. Models on a lost GPU do not run until the process is started again.
         self.lost: str | None = None
         self.failed: BaseException | None = None  # the error because of which the models could not be loaded, or None
         self.logs_failure = True  # whether `failed` is logged; False for `pumice serve`, which itself prints the error when it ends
@@ -99,7 +99,7 @@ class Server:
             await self.models.start()
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        # also catches a panic of a package written in Rust; without that, the server would seem to load for ever
+        # BaseException and not Exception, to catch panics of packages in Rust, too. Otherwise the server would seem to load for ever.
         except BaseException as error:
             self.failed = error
             if self.logs_failure:

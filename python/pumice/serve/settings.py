@@ -48,7 +48,7 @@ class Settings:
     max_inputs: int = option(2048, "sizes", "most texts of /v1/embeddings, and prompts of /v1/completions")
     max_documents: int = option(1024, "sizes", "most documents of /v1/rerank")
     max_n: int = option(16, "sizes", "most answers to a prompt (n)")
-    # One step of 16,000 sequences would block the event loop for seconds.
+    # Without this limit, a request could have 16,000 sequences, and each of their steps would block the event loop for seconds.
     max_sequences: int = option(512, "sizes", "most prompts of a request times n")
     # An answer that is not streamed keeps all its log-probabilities in memory until it is written, about 160 bytes each.
     max_logprobs: int = option(2 << 20, "sizes", "most log-probabilities of an answer of /v1/completions")
@@ -66,10 +66,10 @@ class Settings:
     header_seconds: float = option(10.0, "load", "how long a client may take for a request's headers")
     body_seconds: float = option(30.0, "load", "how long a client may take for a request's body")
     write_seconds: float = option(60.0, "load", "a client that reads nothing for so long is cut off")
-    # Each send takes about 0.13 ms of processor time from the model. So the tokens are sent 25 times a second, which looks continuous to
-    # people. The first and the last tokens are sent at once.
+    # Tokens are not sent one by one, because each send takes about 0.13 ms of processor time from the model. 25 sends per second look
+    # continuous to people. The first and the last tokens are sent at once.
     chunk_seconds: float = option(0.04, "load", "the tokens of a stream are sent at least so far apart; 0: each by itself")
-    # The comments keep proxies from closing a silent connection as dead.
+    # The comments keep proxies from closing a connection on which nothing is sent.
     ping_seconds: float = option(15.0, "load", "a silent stream gets a comment after so long")
     # Longer than the 60 s for which nginx keeps a connection to a server, so that nginx closes the connection first. If this server closed
     # it first, nginx could send a request at the same moment, and this request would be lost.
@@ -101,8 +101,8 @@ class Settings:
         for name in self.sampling:
             if name not in known:
                 raise unknown_keyword("sampling", name, known)
-        # `sampling` and `chunk_seconds` are checked here, because they apply to each request. With a wrong value, every request would get
-        # 400, which blames the client. Values that depend on the model's own settings or its tokenizer are checked with each request.
+        # `sampling` and `chunk_seconds` are checked when the server starts. Otherwise every request would get 400 for a wrong value, which
+        # blames the client. Only what depends on the model's own settings or its tokenizer is checked with each request.
         check_without_model(self.sampling)
         check_without_model({"chunk_seconds": self.chunk_seconds})
         for alias, name in self.aliases.items():
