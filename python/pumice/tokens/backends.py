@@ -16,7 +16,7 @@ from ..common.exits import exit_waits, threads_start
 from ..errors import TokenizerError
 from . import gguf_tokenizer
 
-LONG_TEXT = 1 << 14  # a text of this many characters or more is tokenized as a batch of one
+LONG_TEXT = 1 << 14  # minimum number of characters of a text that ids_of() tokenizes as a batch of one
 
 
 def copy_of(backend: Backend) -> Backend:
@@ -47,7 +47,7 @@ class Threads:
         """Returns whether the package's threads run or can be started now. If not, the caller must tokenize texts one by one in its own
         thread."""
         if not self._started:
-            # one thread more, because the system may still count a thread that has just ended
+            # tries one thread more than needed, because the system may still count a thread that has just ended
             self._started = threads_start(self._count() + 1)
         return self._started
 

@@ -47,7 +47,8 @@ def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[i
     """Returns the ids of the tokens that end an answer. named: the end tokens that the file names. Tokens whose text is in END_TOKENS are
     added to these."""
     by_text = {text: i for text in END_TOKENS if (i := id_of(text)) is not None}
-    # In the harmony and solar formats, <|end|> ends a message but not the turn. In Gemma 4, </s> is plain text.
+    # In two cases a text of END_TOKENS does not end an answer: in the harmony and solar formats, <|end|> ends a message but not the turn,
+    # and in Gemma 4, </s> is plain text.
     if "<|end|>" in by_text and (
         {"<|return|>", "<|call|>"} <= by_text.keys() or ({"<|call|>", "<|calls|>"} & by_text.keys() and "<|flush|>" in by_text)
     ):
@@ -287,7 +288,7 @@ _ROLE_KEYS = {
     "bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
     "mask": "mask", "fim_pad": "fim_pad", "fim_rep": "fim_rep", "fim_sep": "fim_sep",
 }  # fmt: skip
-# Kind of tokenizer -> ids of the special tokens for files that do not have these keys.
+# Kind of tokenizer -> ids of the special tokens, for roles whose key in _ROLE_KEYS is missing in the file.
 _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
@@ -295,7 +296,8 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "gemma4": {},
     "t5": {"eos": 1, "unk": 2, "pad": 0},
 }
-# The kind t5 is also that of XLM-R and similar models. Their vocabularies begin with these tokens.
+# The first tokens of the vocabularies of XLM-R and similar models. These models are recognised by the tokens, because they have the same
+# kind of tokenizer in GGUF as T5.
 _XLMR_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 _XLMR_IDS = {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3}
 
@@ -347,9 +349,9 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         charsmap = get("tokenizer.ggml.precompiled_charsmap")
         if charsmap is not None and (isinstance(charsmap, str) or np.asarray(charsmap).dtype.kind not in "iu"):
             raise TokenizerError(f"{where}: tokenizer.ggml.precompiled_charsmap is not a list of bytes. {FIX}")
-        # Encoders with this kind of tokenizer have the tokenizer of XLM-R. This tokenizer adds <s> and </s> around a text, even if an old
-        # file has no keys for that. It always collapses spaces. The key remove_extra_whitespaces is ignored, because converters took its
-        # value from clean_up_tokenization_spaces, which is about decoding.
+        # Encoders with this kind of tokenizer have the tokenizer of XLM-R. It adds <s> and </s> around a text, also for old files without
+        # keys for that. It always collapses spaces, whatever the key remove_extra_whitespaces says, because converters took the key's value
+        # from a setting for decoding (clean_up_tokenization_spaces).
         encoder = _is_xlmr(vocabulary) or get("general.architecture") == "bert"
         backend = unigram(
             vocabulary,
@@ -360,7 +362,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
             bool(vocabulary.of_type(BYTE).any()),
         )
         edges = _Edges(bos=encoder, eos=True, sep=encoder)
-    # The mask token of RoBERTa and similar models also matches the space before it. Gemma's token of the same name does not.
+    # `masks` has the mask token if it also matches the space before it, as in RoBERTa and similar models. Gemma's <mask> does not do so.
     masks = {"<mask>"} if kind in ("bert", "t5") or split.double_separator else set()
     if kind in ("gpt2", "t5") and "mask" in special:
         masks.add(vocabulary.tokens[special["mask"]])
@@ -385,7 +387,7 @@ class _Edges:
     bos: bool = False
     eos: bool = False
     sep: bool = False
-    # If true, B always begins with bos. If false, bos is between the texts only if there is neither an eos nor a sep between them.
+    # If true, [bos] always comes before B. If false, it comes before B only if there is neither an eos nor a sep between the texts.
     repeat_bos: bool = False
 
     def as_said(self, flag: Callable[[str, bool], bool], bos: bool) -> _Edges:

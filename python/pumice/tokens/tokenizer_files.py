@@ -31,7 +31,7 @@ from .word_splits import SPLITS
 if TYPE_CHECKING:
     from .._core import ModelFile
 
-MAX_TOKENIZER_BYTES = 256 << 20  # the largest known tokenizer.json has 33 MB
+MAX_TOKENIZER_BYTES = 256 << 20  # maximum size of a tokenizer file; the largest known tokenizer.json has 33 MB
 FILE_MEMORY = 24  # maximum number of bytes that the tokenizers package uses per byte of a tokenizer.json
 NO_LENGTH = 1 << 30  # a maximum length of at least this value means "no limit"; transformers writes 10^30 for that
 
@@ -127,7 +127,8 @@ def _read_bytes(path: Path, given: bool = False) -> bytes:
 
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
-# Matches a letter of "precompiled_charsmap" that is written as a JSON escape. No known program writes the key in this way.
+# Matches a letter of the key "precompiled_charsmap" that is written as a JSON escape such as \u0070. _CHARSMAP does not match a key with
+# escapes, so the file is then written anew without them.
 _SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)
 
 
@@ -159,8 +160,8 @@ def _backend_of(data: bytes, path: Path) -> Backend:
     return Backend.from_buffer(data)
 
 
-# Classes of transformers (without "Fast") whose normalizer gets its settings from tokenizer_config.json, even if tokenizer.json differs,
-# and model types that imply such a class if their folders name none.
+# _CASED_CLASSES: tokenizer classes of transformers, without "Fast", for which the settings of tokenizer_config.json replace those in
+# tokenizer.json (see _cased()). _CASED_TYPES: model types that have such a class if their folder names no class.
 _CASED_CLASSES = frozenset(
     f"{name}Tokenizer"
     for name in ("Bert", "DistilBert", "Electra", "Funnel", "LayoutLM", "Lxmert", "MPNet", "MobileBert", "Splinter", "SqueezeBert")
@@ -168,7 +169,8 @@ _CASED_CLASSES = frozenset(
 _CASED_TYPES = frozenset(
     ["bert", "convbert", "distilbert", "electra", "funnel", "layoutlm", "lxmert", "megatron-bert", "mobilebert", "mpnet", "nomic_bert"]
 )
-# Classes that get all settings from tokenizer.json, and model types that imply such a class, even if their folders name another one.
+# _PLAIN_CLASSES: tokenizer classes that get all settings from tokenizer.json. _PLAIN_TYPES: model types that have such a class, even if
+# their folder names another class.
 _PLAIN_CLASSES = frozenset(["PreTrainedTokenizer", "TokenizersBackend"])
 _PLAIN_TYPES = frozenset(["modernbert", "modernbert-decoder", "nystromformer"])
 
@@ -285,7 +287,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
     with no_panic("adding special tokens"), _typed(shown_path(folder)):
         special = {**built.special, **_add_special(backend, names)}
         _add_ends(backend, config, special)
-        # If the files name no unknown token, every class of transformers has a default for it, except those of _PLAIN_CLASSES.
+        # If the files name no unknown token, the tokenizer gets one, as in transformers. There, only _PLAIN_CLASSES have no default for it.
         if "unk" not in special and _class_of(folder) not in _PLAIN_CLASSES and (unknown := unknown_id(backend)) is not None:
             special["unk"] = unknown
     ends = set(built.eos_ids)
@@ -295,8 +297,8 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
         stated = read_object(folder / name).get("eos_token_id")
         ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
     bos = special.get("bos", built.bos_id)
-    # If the model is a GGUF file, the user has passed this tokenizer for it. Both have the same ids, so the special tokens that the GGUF
-    # file names are used, too.
+    # If the model is a GGUF file, this is a tokenizer that the user has passed for it. The ids are the same, so the special tokens that the
+    # GGUF file names are used, too.
     if file.kind == "gguf":
         for role in ("bos", "eos", "eot", "eom"):
             stated = file.get(f"tokenizer.ggml.{role}_token_id")
@@ -463,7 +465,7 @@ class _Form:
     pieces. before, between and after are the special tokens before, between and after texts."""
 
     front: tuple[str, ...] = ()
-    skipped: int = 0  # number of pieces at the beginning of the file that `front` replaces
+    skipped: int = 0  # number of pieces that `front` replaces at the beginning of the file's list
     tail: tuple[str, ...] = ()
     unk: str = "<unk>"
     before: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ class TokenBatch:
     offsets: Int64
     types: Int32 | None  # token types (segment ids), or None if all are 0
     lengths_before_cut: Int64  # number of tokens of each text before it was cut, including special tokens
-    # (tokens, 2): for each token, where its first character begins and its last one ends in the text; -1 for special tokens around it
+    # (tokens, 2): the positions in the text at which each token begins and ends. (-1, -1) for special tokens that were added.
     places: Int32 | None = None
 
     def __len__(self) -> int:
@@ -81,9 +81,9 @@ class Tokenizer:
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
-        # In tokenizers 0.23, each thread caches up to 10,000 words of each BPE vocabulary. They are never freed, neither with the
-        # vocabulary nor by _clear_cache(), and a closed model left 3.2 MB. So the cache is switched off, although tokenizing then takes 1.2
-        # to 1.3 times as long. The package has no public method for that.
+        # Switches off the package's own cache, although tokenizing then takes 1.2 to 1.3 times as long. In tokenizers 0.23, each thread
+        # caches up to 10,000 words of each BPE vocabulary and never frees them, so a closed model left 3.2 MB. The package has no public
+        # method for that.
         if isinstance(backend.model, models.BPE) and (resize := getattr(backend.model, "_resize_cache", None)):
             resize(0)
         self.backend = backend
@@ -99,7 +99,7 @@ class Tokenizer:
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
         self._decoding = Decoding.of(backend, self.added)
-        # Word -> ids, filled by _by_words(). None if a token may contain a space.
+        # Cache (word -> ids) that _by_words() fills. None if there is no cache, because a token may contain a space.
         self._words: dict[str, tuple[int, ...]] | None = {} if ends_at_spaces(backend) else None
 
     @property
@@ -180,8 +180,8 @@ class Tokenizer:
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        # The ends are collected in a list and not in an array. While an engine's data fill the processor's caches, each call of a numpy
-        # function takes microseconds, which would be a twentieth of the whole time for one sentence.
+        # The ends are collected in a list, because numpy would be slower: when an engine's data fill the processor's caches, each call of
+        # numpy takes microseconds, a twentieth of the whole time for one sentence.
         ends = [0]
         for body in bodies:
             flat.extend(before)
@@ -278,7 +278,7 @@ class Tokenizer:
         if self.has_bytes:
             return self._decoding.piece(index, strict=False)
         stream = self.decode_stream()
-        stream.step([index])  # the same token first, because a token's bytes may differ at the beginning of a text
+        stream.step([index])  # the token is decoded twice, because its bytes may differ at the beginning of a text
         return stream.step([index]).encode()
 
     def id(self, token: str) -> int | None:
