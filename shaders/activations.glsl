@@ -1,8 +1,7 @@
-// Each activation of cpp/core/activations.def has a function activate_NAME(x, alphas) here. Only xielu uses `alphas`. The build writes
-// activate(), a switch over these functions, from that list (cmake/generate_formats.py). If a listed activation has no function here, the
-// shaders do not compile.
-// Where exp() would overflow, x is compared with a limit and exp() is not used, because Vulkan promises nothing about infinities. If x
-// is NaN, every such comparison is false, so exp() is used and the result is NaN.
+// Has a function activate_NAME(x, alphas) for each activation of cpp/core/activations.def. Only xielu uses `alphas`. The build makes
+// activate(), a switch over these functions (cmake/generate_formats.py). If a function is missing here, the shaders do not compile.
+// exp() is not called for an x for which it would overflow, because Vulkan promises nothing about infinities. The comparisons are such that
+// exp() is called if x is NaN, so that the result is NaN, too.
 float tanh_of(float x) { return abs(x) > 15.0 ? sign(x) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0); }
 
 // Returns c tanh(x / c), or x itself if c is 0.

@@ -30,12 +30,12 @@ layout(constant_id = kAttendPlaces) const uint PLACES = 0;
 
 const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
 const uint QUERY_BLOCKS = QUERIES / QUERIES_PER_LANE;
-// Numbers of groups of 4 key dimensions, of groups of 4 keys, and of groups of 8 value dimensions.
+// A quad is 4 neighbouring dimensions of a key, or 4 neighbouring keys. An octet is 8 neighbouring dimensions of a value.
 const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;
 const uint SCORE_SLICES = LANES / (KEY_QUADS * QUERY_BLOCKS);
 const uint VALUE_SLICES = LANES / (DIM_OCTETS * QUERY_BLOCKS);
 const uint ROW_LANES = LANES / QUERIES < 16 ? LANES / QUERIES : KEY_QUADS < 16 ? KEY_QUADS : 16;
-const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // number of groups of 4 keys that a lane handles in the softmax
+const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // number of quads of keys that a lane handles in the softmax
 const uint PAGES = KEYS / kPagePositions;
 const uint UNBOUND = 0xffffffffu;
 
@@ -50,16 +50,16 @@ layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out` if p
 layout(set = 0, binding = 5) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 6) readonly buffer ByPlace { float by_place[]; };
 
-// A row of `queries` has one vec4 more than its numbers need, so that lanes with different queries use different banks of shared memory.
-// After the last step, `queries` is used to add up the value slices. Each row then holds weighted sums of values, and the additional vec4
-// holds the row's sum of weights.
+// A row of `queries` has one vec4 more than a query needs, so that lanes with different queries use different banks of shared memory. After
+// the last step, `queries` is used to add up the value slices: a row then holds a weighted sum of values, and its last vec4 holds the sum
+// of the weights.
 const uint LAST_QUAD = DIM_QUADS > 2 * DIM_OCTETS ? DIM_QUADS : 2 * DIM_OCTETS;
 const uint QUERY_STRIDE = LAST_QUAD + 1, SCORE_STRIDE = KEY_QUADS + 1;
 shared vec4 queries[QUERIES * QUERY_STRIDE];
 shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
 shared float row_largest[QUERIES * ROW_LANES];
 shared float rescale[QUERIES];
-// For each page of this step and of the next step: its index within the bound range, or UNBOUND if the page is not bound.
+// For each page of this step and of the next step: its index among the pages that this dispatch binds, or UNBOUND if it is not bound.
 shared uint bound_pages[2 * PAGES];
 
 // The tile of this group.
@@ -96,15 +96,14 @@ float biased(float score, uint head, int distance) {
   return score;
 }
 
-// Returns the index, within the bound range, of page number `page` of the segment, or UNBOUND if the page is not bound. Returns UNBOUND as
-// well if the page begins at or after position `end`, because the tile attends to none of its keys, and the list might have no entry for
-// it.
+// Returns the index of the segment's page number `page` among the bound pages, or UNBOUND if it is not bound. Also returns UNBOUND if the
+// page begins at or after position `end`: the tile attends to none of its keys, and the segment's list may have no entry for it.
 uint bound_page(uint page, uint end) {
   if (page * kPagePositions >= end) return UNBOUND;
   const uint bound = meta[list + page] - p.page_first;
   return bound < p.page_count ? bound : UNBOUND;
 }
-// Return the index of the word in the bound range of K or V where kv_head's block of a bound page begins.
+// Return the index in k_pages or v_pages, in words, at which kv_head's block of a bound page begins.
 uint k_block(uint page) { return page * p.k_page_words + kv_head * K_BLOCK_WORDS; }
 uint v_block(uint page) { return page * p.v_page_words + kv_head * V_BLOCK_WORDS; }
 
@@ -164,7 +163,7 @@ void main() {
   const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0: the tile's first row in q, out and partials
   const uint head0 = kv_head * p.heads_per_kv + first_head, all_heads = p.kv_heads * p.heads_per_kv;
 
-  // The tile attends to keys in positions [begin, end). This split has the steps [first_step, end_step).
+  // The tile attends to the keys in positions [begin, end). This group computes steps [first_step, end_step), one split of these keys.
   const uint begin = seen(first_position).x / kPagePositions * kPagePositions, end = seen(first_position + rows - 1).y;
   const uint steps = (end - begin + KEYS - 1) / KEYS, steps_per_split = (steps + p.splits - 1) / p.splits;
   const uint first_step = split * steps_per_split, end_step = min(steps, first_step + steps_per_split);

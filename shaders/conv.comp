@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Computes a convolution over the rows of a segment, separately for each column. See ConvParams in params.h. A lane handles one column. It
-// goes through the rows of the span and keeps the last TAPS rows of its column in registers.
+// Computes a convolution over the rows of a segment, separately for each column. See ConvParams in params.h. A lane handles one column of a
+// span (a run of the segment's rows). It computes row after row and keeps TAPS numbers of its column in registers.
 #define PUSH ConvParams
 #include "common.glsl"
 #include "activations.glsl"
@@ -16,8 +16,8 @@ layout(set = 0, binding = 4) readonly buffer From { float from[]; };
 layout(set = 0, binding = 5) writeonly buffer To { float to[]; };
 #include "spans.glsl"
 
-// Returns column `col` of row `row`, which is counted from the span's first row. Rows before the segment's first row come from the state.
-// Rows after the segment are 0.
+// Returns column `col` of row `row`, which is counted from the span's first row. Rows before the segment come from the state, or are 0 if
+// there is no state. Rows after the segment are 0.
 float value(Span span, int row, uint col) {
   const int own = int(span.before) + row;  // counted from the segment's first row
   if (own >= 0) return row < int(span.rows + span.after) ? x[p.in_at + uint(int(span.first + p.halo) + row) * p.in_stride + col] : 0;

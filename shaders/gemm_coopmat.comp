@@ -18,8 +18,8 @@ const uint DEPTH = 32;
 // Activations are multiplied by SHRINK before they are rounded, and the results are divided by SHRINK. Without this, some activations
 // inside networks exceed 65504, the largest f16. Small activations lose little precision: below 1e-3 the error is 5e-7.
 const float SHRINK = 1.0 / 16.0;
-// Number of f16vec4 from one row to the next. Two of these are padding, so that the same column of eight rows lies in different banks of
-// shared memory.
+// Number of f16vec4 in a row of x_tile or w_tile. Two of these are padding, so that the same column of eight rows lies in different banks
+// of shared memory.
 const uint STRIDE = DEPTH / 4 + 2;
 const uint SUBGROUPS = LANES / SUBGROUP;
 const uint SUBGROUPS_N = SUBGROUPS > 1 ? 2 : 1;

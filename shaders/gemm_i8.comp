@@ -4,7 +4,7 @@
 // columns is an integer dot product, which is then multiplied by the scales.
 #include "linear_i8.glsl"
 
-const uint HALVES = 2;  // a step has two halves of 16 columns each; together they are one block of activations
+const uint HALVES = 2;  // a step has 32 columns, which share a scale of the activations; it is computed in two halves of 16 columns
 const uint SIXTEENS = HALVES;
 #include "gemm_tile.glsl"
 

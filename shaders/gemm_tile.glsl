@@ -18,10 +18,9 @@ uint w_slot(uint row, uint i) { return W_TILE + row * STRIDE + i; }
 
 float sums[R * C];
 
-// finish() stores the results. It first copies a token's sums from registers to words of the tile that only this lane uses. A loop can
-// index these words, so the loop over the outputs need not be unrolled. If it were unrolled, the code for bias, activation and residual
-// would be repeated R C times, and lavapipe would take 2.4 s instead of 1.0 s to compile the shader. staged() returns one of the copied
-// sums.
+// finish() stores the results. First it copies the sums of a token from registers to the lane's own words of `tile`, from which staged()
+// reads them. A loop can index these words, so the loop over the outputs is not unrolled. If it were, the code of store() would be repeated
+// R C times, and lavapipe would take 2.4 s instead of 1.0 s to compile the shader.
 float staged(uint c) { return uintBitsToFloat(tile[LANE * 2 + c / 4][c % 4]); }
 void finish() {
   [[unroll]] for (uint r = 0; r < R; ++r) {

@@ -1,20 +1,21 @@
-// The layout of a weight matrix's rows on a device. The packer (cpp/vulkan/layout.cpp) and the shaders (weights.glsl) both use the table
-// below. A row has up to four planes of 32-bit words. Its columns are padded to a multiple of 16, and each plane is padded with zeros to a
-// multiple of 4 words. For each format, the table says what a code means and how many weights share a word of each plane (0 if the format
-// has no such plane).
-//   codes, high: B bits per weight, so 32 / B weights per word. `high` holds the upper bits of codes whose bits do not fit in `codes`.
-//                Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask then yield four neighbouring weights as the bytes
-//                of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
-//   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 an
-//                exponent of one byte, or in NVFP4_E two float scales, one for each half of the block. Each 128 weights have a float scale
-//                in F8_E4M3, and an f16 scale in A4. In formats with sub-blocks of 16 or 32 weights, each sub-block has a signed byte
-//                (Q3_K, Q6_K and the IQ formats that have supers), or a byte with 4 bits of scale and 4 bits of minimum (Q2_K), or a pair
-//                of bytes (scale, minimum) (Q4_K and Q5_K).
-//   supers:      Only K-quants, IQ formats other than IQ4_NL, and A4 have this plane. Each 256 weights have an f16 by which their scales
-//                are multiplied, or a pair of f16, one for the scales and one for the minima. In A4, each 128 weights have a byte with
-//                their zero point.
-// weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits. In
-// NVFP4_E and F8_E4M3 the product is rounded once, because their float scales have 24 bits.
+// The layout of a weight matrix's rows on a device. Both the packer (cpp/vulkan/layout.cpp) and the shaders (weights.glsl) use the table
+// below. A row has up to four planes of 32-bit words: codes, high, scales and supers. Its columns are padded to a multiple of 16, and each
+// plane is padded with zeros to a multiple of 4 words. For each format, the table says what kind of codes it has, and how many weights
+// share a word of each plane (0 if the format has no such plane).
+
+// codes: B bits per weight, so 32 / B weights per word. Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask yield four
+//   neighbouring codes as the bytes of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
+// high: the upper bits of codes that have more bits than `codes` holds, in the same layout.
+// scales: one of the following.
+//   Blocks of 32 weights with an f16 scale, a pair (scale, minimum) of f16, an exponent of one byte (MXFP4), or two float scales (NVFP4_E).
+//   Blocks of 128 weights with a float scale (F8_E4M3) or an f16 scale (A4).
+//   Sub-blocks of 16 or 32 weights with a signed byte (Q3_K, Q6_K, the IQ formats with supers), a byte with 4 bits of scale and 4 bits of
+//   minimum (Q2_K), or a pair of bytes (scale, minimum) (Q4_K, Q5_K).
+// supers: only in K-quants, IQ formats other than IQ4_NL, and A4. Each 256 weights have an f16 factor for their scales, or a pair of f16
+//   factors for scales and minima. In A4, each 128 weights have a byte with their zero point.
+
+// weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits. Only in
+// NVFP4_E and F8_E4M3 is it rounded, because their float scales have 24 bits.
 #ifndef PUMICE_SHADERS_LAYOUT_H
 #define PUMICE_SHADERS_LAYOUT_H
 

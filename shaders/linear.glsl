@@ -13,8 +13,8 @@ layout(constant_id = kLinearTokens) const uint TOKENS = 1;
 layout(constant_id = kLinearOutputs) const uint OUTPUTS = 4;
 layout(constant_id = kLinearRows) const uint ROWS = kRowsAll;
 
-// A tile has OUTPUTS rows of weights and WIDTH columns of `out`. Row i of the tile's weights is a row of W for column i. When GATED, only
-// the first WIDTH rows are rows of W. Row WIDTH + i is then the row of W2 for column i.
+// WIDTH is the number of columns of `out` that a tile computes with its OUTPUTS rows of weights. If GATED, column i needs two of these
+// rows: row i, which is a row of W, and row WIDTH + i, which is a row of W2.
 const uint WIDTH = GATED != 0 ? OUTPUTS / 2 : OUTPUTS;
 
 layout(set = 0, binding = 2) writeonly buffer Out { float y[]; };
@@ -25,7 +25,7 @@ layout(set = 0, binding = 6) readonly buffer List { uint list[]; };
 
 // The tile of this group. find_tile() sets these variables.
 uint tile_matrix;  // index of the tile's matrix among the bound matrices
-uint tile_first;   // the tile's first row: a row of `in` (kRowsAll, kRowsOfHeads), a pair (kRowsOfPairs) or a place (kRowsListed)
+uint tile_first;   // the tile's first row of `in`; with kRowsOfPairs its first pair; with kRowsListed its first place in the list
 uint tile_count;   // number of rows in the tile, at most TOKENS
 uint tile_column;  // the tile's first column of `out`
 // With kRowsListed, the pair of each row of the tile. The pairs are copied from the list, because all lanes read them many times.

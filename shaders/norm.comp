@@ -48,8 +48,8 @@ void main() {
     }
   }
   squares = workgroup_add(squares) / float(p.width);
-  // `rest` becomes the mean of x - mean. It would be 0 if `mean` had no rounding error. This error is about 2e-7 of the mean. That is too
-  // much if the variance is far smaller than the mean, so `rest` corrects the error here and below.
+  // `rest` becomes the mean of x - mean, which is the rounding error of `mean` (about 2e-7 of it). This is too much if the variance is far
+  // smaller than the mean, so the error is subtracted here and below.
   if (KIND == kNormLayer) {
     rest = workgroup_add(rest) / float(p.width);
     squares = max(squares - rest * rest, 0);

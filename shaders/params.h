@@ -1,21 +1,20 @@
-// The interface between host and shaders: blocks of push constants, and the ids of specialisation constants. Both sides include this file,
-// which is valid C++ and valid GLSL.
+// The interface between host and shaders: blocks of push constants, and the ids of specialisation constants. Both the C++ code and the
+// shaders include this file.
+//
+// Names: a group is a workgroup, and a lane is an invocation. A bound range is the part of a buffer that a dispatch binds to one of the
+// shader's bindings. Names in capitals (LANES, TOKENS, ...) are specialisation constants as the shaders call them.
 //
 // Units: a member `..._at` is an offset in words (4 bytes) from the start of the bound range, and `..._stride` is the number of words from
 // one row to the next. All members are 4 bytes wide, so that they have the same layout in std430 and in C++. A block has at most 128 bytes.
 //
-// Names: a group is a workgroup, and a lane is an invocation. Names in capitals (LANES, TOKENS, ...) are specialisation constants as the
-// shaders call them.
+// Every block begins with first_group and groups. The host may cut an operation into several dispatches, and each of them runs groups
+// [first_group, groups). Comments "groups = ..." give the number of groups of the whole operation.
 //
-// Every block begins with first_group and groups. The host may cut an operation into several dispatches. One dispatch runs groups
-// [first_group, groups) of the operation (see group() in common.glsl). A comment "groups = ..." gives the number of groups of the whole
-// operation.
+// Every binding of a shader needs a buffer, even if the specialisation constants are such that the shader does not read the binding. Vulkan
+// demands this, because the shader's code names the binding (a static use).
 //
-// Each binding of a shader needs a buffer, even if the shader does not read the binding with the given specialisation constants, because
-// the shader's code names the binding (Vulkan calls this a static use).
-//
-// All vectors of a model (norm weights, biases, slopes, tables of distances) lie in one buffer. A dispatch binds as `vectors` the part of
-// this buffer that holds the vectors it needs, and `..._at` members say where each vector begins in that part.
+// All vectors of a model (norm weights, biases, slopes, tables of distances) lie in one buffer. The bound range `vectors` is the part of
+// this buffer with the vectors that a dispatch needs.
 #ifndef PUMICE_SHADERS_PARAMS_H
 #define PUMICE_SHADERS_PARAMS_H
 
@@ -28,39 +27,42 @@ using uint = std::uint32_t;
 #define PUMICE_CONSTANT(name, value) const uint name = value
 #endif
 
-// Specialisation constant 0 of every shader is the number of invocations per workgroup, a power of two from 32 to 256.
+// LANES of every shader: the number of invocations per workgroup, a power of two from 32 to 256.
 PUMICE_CONSTANT(kSpecLanes, 0);
 
 // ------------------------------------- Linear, GatedLinear, HeadLinear, Experts: matvec, gemm, matvec_i8, gemm_i8, gemm_coopmat
-// out[t][r] = softcap(activation(scale * (sum over k of in[t][k] * W[r][k]) + bias[r])) + residual[t][r],   r in [0, outputs)
-// When GATED, out[t][r] = activation(min(g, limit)) * (clamp(u, -limit, limit) + shift), g = in[t] . W[r] + bias[r], and
-// u = in[t] . W2[r] + bias2[r]. Then scale is 1, and there is no softcap and no residual.
-// A dispatch computes only the outputs whose weight rows are bound. out_at, residual_at, bias_at, bias2_at, weights_at and weights2_at are
-// the offsets for the first of these outputs.
-// The constant ROWS says which rows are multiplied by which matrix:
-//   kRowsAll: there is one matrix, and all `tokens` rows are multiplied by it.
-//   kRowsOfHeads (HeadLinear): W is a stack of matrices, one for each head. Head h of a row has columns h * in_step to
+// Multiply rows of activations by rows of weights. `.` is a dot product:
+//   out[t][r] = softcap(activation(scale * in[t] . W[r] + bias[r])) + residual[t][r]
+// If GATED, there is a second matrix W2, scale is 1, and there is neither softcap nor residual:
+//   out[t][r] = activation(min(g, limit)) * (clamp(u, -limit, limit) + shift), g = in[t] . W[r] + bias[r], u = in[t] . W2[r] + bias2[r]
+// If the rows of weights lie in several bound ranges, there is a dispatch for each range. It computes the outputs for the bound rows, and
+// all `..._at` members except in_at and route_at are the offsets for the first of these outputs.
+
+// The constant ROWS says which rows of `in` are multiplied by which matrix.
+//   kRowsAll: there is one matrix, by which all rows are multiplied.
+//   kRowsOfHeads (HeadLinear): there is a stack of matrices, one for each head. Head h of a row has columns h * in_step to
 //     h * in_step + cols - 1 of `in`, and its results begin at column h * out_step of `out`.
-//   kRowsOfPairs (Experts, few rows; TOKENS is 1): W is a stack of matrices, one for each expert. A pair is a row of the batch and one of
-//     its `chosen` experts; pair i belongs to row i / chosen. Binding 6 has the rows of Route, and `tokens` is the number of pairs. Row i
-//     of `out` belongs to pair i. Row i of `in` belongs to pair i if kInByPair is set, and to row i of the batch otherwise.
-//   kRowsListed (Experts, many rows): as kRowsOfPairs, but binding 6 has the list that sort.comp wrote. A tile has pairs of one expert.
-//     `tokens` is TOKENS times the number of tiles in the list.
-// Matrices [matrix_first, matrix_first + matrix_count) of a stack are bound. Other dispatches compute the tiles of other matrices.
+//   kRowsOfPairs (Experts with few rows; TOKENS is 1): there is a stack of matrices, one for each expert. Pair i is row i / chosen of the
+//     batch and one of the row's `chosen` experts. Row i of `out` is for pair i. Row i of `in` is for pair i if kInByPair is set, and for
+//     row i of the batch otherwise.
+//   kRowsListed (Experts with many rows): the same, but with the list of pairs that sort.comp wrote. All pairs of a tile have one expert.
+// A dispatch computes only the matrices of a stack that are bound: [matrix_first, matrix_first + matrix_count).
+
 // Bindings: 0 weights, 1 in (float rows; for the _i8 shaders, rows that quantize.comp wrote), 2 out, 3 vectors (bias, bias2), 4 residual
-// (may be the same range as out), 5 weights2, 6 rows of Route or the list.
+// (may be the same range as out), 5 weights2, 6 the rows that Route wrote (kRowsOfPairs) or the list (kRowsListed).
 struct LinearParams {
   // groups = ceil(tokens / TOKENS) * ceil(outputs / (GATED ? OUTPUTS / 2 : OUTPUTS)), with kRowsOfHeads times matrix_count
   uint first_group, groups;
+  // tokens: number of rows of `in`; with kRowsOfPairs, number of pairs; with kRowsListed, TOKENS times the number of tiles in the list.
   uint tokens, outputs, cols;
-  // weights_at and weights2_at are multiples of 4. Each row of weights has device_row_words(format, cols) words, without gaps between rows.
+  // Multiples of 4. Each row of weights has device_row_words(format, cols) words, and there are no gaps between rows.
   uint weights_at, weights2_at;
   uint in_at, in_stride;  // for the _i8 shaders: multiples of 4, and in_stride is quantized_row_words(columns of `in`)
   uint out_at, out_stride;
   uint bias_at, bias2_at;
   uint residual_at, residual_stride;
   uint activation;         // number of a pumice::Activation
-  uint has;                // sum of those kHas... and kIn... constants (below) that apply
+  uint has;                // sum of the constants from kHasBias to kInByPair (below) that apply
   float scale, softcap;    // softcap: 0 for no softcap
   float alpha_p, alpha_n;  // parameters of the activation xielu
   float limit, shift;      // limit: 0 for no limit
@@ -72,30 +74,26 @@ struct LinearParams {
 PUMICE_CONSTANT(kHasBias, 1);
 PUMICE_CONSTANT(kHasBias2, 2);
 PUMICE_CONSTANT(kHasResidual, 4);
-PUMICE_CONSTANT(kHasWeight, 8);  // products are multiplied by the weight of their pair (Experts::weighs_input)
+PUMICE_CONSTANT(kHasWeight, 8);  // each product is multiplied by the routing weight of its pair (Experts::weighs_input)
 PUMICE_CONSTANT(kInByPair, 16);  // `in` has a row for each pair (see kRowsOfPairs)
-// Activation, bias and residual are push constants and not specialisation constants. This costs no time, and a model needs only half as
-// many pipelines.
+// These are the specialisation constants. Activation, bias and residual are push constants instead, because this costs no time and halves
+// the number of pipelines of a model.
 PUMICE_CONSTANT(kLinearFormat, 1);   // number of the Format of `weights`, in the order of formats.def
 PUMICE_CONSTANT(kLinearFormat2, 2);  // number of the Format of `weights2`; equal to kLinearFormat when not GATED
 PUMICE_CONSTANT(kLinearGated, 3);    // 0 or 1
 PUMICE_CONSTANT(kLinearAligned, 4);  // 1 if in_at and in_stride are multiples of 4, so that a vec4 can be loaded at once, else 0
-// A group multiplies one tile: TOKENS rows of `in` by OUTPUTS rows of weights. When GATED, OUTPUTS is even, the first half of these rows of
-// weights belongs to W, and the second half belongs to W2.
-//   matvec, matvec_i8: TOKENS is 1, 2, 4 or 8, and OUTPUTS is 1, 2, 4 or 8. TOKENS * OUTPUTS <= 32, and TOKENS * OUTPUTS * LANES <= 3072.
-//     The columns are divided among the lanes. `tokens` may be any number.
-//   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R), where R, the number of tokens per lane, is 2, 4 or 8. OUTPUTS is 32, 64 or 128.
-//     2 LANES <= 3 (TOKENS + OUTPUTS), because finish() in gemm_tile.glsl keeps 2 uvec4 per lane in the tile. Shared memory:
-//     (TOKENS + OUTPUTS) * 80 bytes in gemm or (TOKENS + OUTPUTS) * 64 bytes in gemm_i8, 128 bytes for code tables, and 4 TOKENS bytes with
-//     kRowsListed.
-//     Examples: LANES 64, TOKENS 64, OUTPUTS 64; LANES 128, TOKENS 128, OUTPUTS 64; and for few rows or small matrices LANES 64, TOKENS 32,
-//     OUTPUTS 32.
-//   gemm_coopmat: LANES / SUBGROUP, the number of subgroups, is 1 or even. A single subgroup computes the whole tile. Several subgroups
-//     divide the tokens into subgroups / 2 parts and the outputs into 2 parts, and each subgroup computes one part of the tokens by one
-//     part of the outputs, which is a multiple of M x 2 N. K divides 32. The pipeline needs full subgroups of SUBGROUP lanes.
-//     Shared memory: (TOKENS + OUTPUTS) * 80 + 128 bytes, 4 M N bytes for each subgroup (8 M N when GATED), and 4 TOKENS bytes with
-//     kRowsListed.
-//     Examples for M = N = K = 16 and SUBGROUP 32: LANES 128, TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
+// A group multiplies one tile: TOKENS rows of `in` by OUTPUTS rows of weights. If GATED, OUTPUTS is even, and the first half of the rows of
+// weights belongs to W, the second half to W2.
+//   matvec, matvec_i8: TOKENS and OUTPUTS are 1, 2, 4 or 8. TOKENS * OUTPUTS <= 32, and TOKENS * OUTPUTS * LANES <= 3072.
+//   gemm, gemm_i8: OUTPUTS is 32, 64 or 128. LANES = TOKENS * OUTPUTS / (8 R), where R, the number of tokens per lane, is 2, 4 or 8.
+//     2 LANES <= 3 (TOKENS + OUTPUTS), because finish() in gemm_tile.glsl needs 2 uvec4 of the tile for each lane.
+//     Shared memory in bytes: 80 (gemm) or 64 (gemm_i8) * (TOKENS + OUTPUTS), 128 for code tables, 4 * TOKENS if kRowsListed.
+//     Examples: LANES 64, TOKENS 64, OUTPUTS 64, or LANES 128, TOKENS 128, OUTPUTS 64. For few rows: LANES 64, TOKENS 32, OUTPUTS 32.
+//   gemm_coopmat: The number of subgroups (LANES / SUBGROUP) is 1 or even. If it is even, the outputs are divided into 2 parts and the
+//     tokens into subgroups / 2 parts. Each subgroup computes one part of the tokens by one part of the outputs: a multiple of M tokens by
+//     a multiple of 2 N outputs. K divides 32. The pipeline needs full subgroups of SUBGROUP lanes.
+//     Shared memory in bytes: 80 * (TOKENS + OUTPUTS), 128, 4 M N for each subgroup (8 M N if GATED), 4 * TOKENS if kRowsListed.
+//     Examples for M = N = K = 16 and SUBGROUP 32: LANES 128, TOKENS 64, OUTPUTS 64, or LANES 256, TOKENS 128, OUTPUTS 128.
 PUMICE_CONSTANT(kLinearTokens, 5);
 PUMICE_CONSTANT(kLinearOutputs, 6);
 PUMICE_CONSTANT(kLinearRows, 7);  // kRowsAll, kRowsOfHeads, kRowsOfPairs or kRowsListed
@@ -103,16 +101,15 @@ PUMICE_CONSTANT(kRowsAll, 0);
 PUMICE_CONSTANT(kRowsOfHeads, 1);
 PUMICE_CONSTANT(kRowsOfPairs, 2);
 PUMICE_CONSTANT(kRowsListed, 3);
-// gemm_coopmat: one cooperative matrix product is M x K by K x N (f16 x f16 -> f32). Its shape is taken from the device's list of products.
+// M, N and K of gemm_coopmat: a cooperative matrix product is M x K by K x N (f16 x f16 -> f32), a shape that the device supports.
 PUMICE_CONSTANT(kLinearCoopM, 8);
 PUMICE_CONSTANT(kLinearCoopN, 9);
 PUMICE_CONSTANT(kLinearCoopK, 10);
-PUMICE_CONSTANT(kLinearCoopSubgroup, 11);  // gemm_coopmat: number of lanes in a subgroup; LANES is a multiple of this number
+PUMICE_CONSTANT(kLinearCoopSubgroup, 11);  // SUBGROUP of gemm_coopmat: number of lanes in a subgroup
 
 // ---------------------------------------------------------------- Route: route.comp
-// The members have the meaning of the members of Route in core/ops.h; expert_groups is Route::groups. A group chooses the experts of one
-// row: groups = rows.
-// Bindings: 0 logits, 1 vectors (bias, scales), 2 out.
+// Chooses the experts of each row. The members have the meaning of the members of Route in core/ops.h; expert_groups is Route::groups.
+// A workgroup chooses the experts of one row, so groups = rows. Bindings: 0 logits, 1 vectors (bias, scales), 2 out.
 struct RouteParams {
   uint first_group, groups;
   uint experts, chosen, expert_groups, kept;
@@ -124,17 +121,18 @@ struct RouteParams {
 PUMICE_CONSTANT(kRouteScore, 1);  // kRouteSoftmax or kRouteSigmoid
 PUMICE_CONSTANT(kRouteSoftmax, 0);
 PUMICE_CONSTANT(kRouteSigmoid, 1);
-PUMICE_CONSTANT(kRouteExperts, 4096);  // kMaxExperts of core/kinds.h
-PUMICE_CONSTANT(kRouteChosen, 64);     // kMaxChosen
+PUMICE_CONSTANT(kRouteExperts, 4096);  // maximum number of experts, kMaxExperts of core/kinds.h
+PUMICE_CONSTANT(kRouteChosen, 64);     // maximum number of chosen experts per row, kMaxChosen of core/kinds.h
 
 // ---------------------------------------------------------------- Experts of many rows: sort.comp
-// Sorts the pairs of a block of rows by expert, and cuts the pairs of each expert into tiles of at most tile_rows pairs. A group does this
-// for one expert: groups = experts.
-// The list begins with `tiles` tiles of kListTileWords words, {expert, first place, number of pairs}. Then it has a place for each pair, in
-// the sorted order. A place has kListPlaceWords words, {pair, float weight}. The tiles of expert e begin at tile (number of pairs of
-// experts before e) / tile_rows + e. So the tiles of two experts never overlap, a group need not know the tiles of other experts, and
-// `tiles` is pairs / tile_rows + experts. Tiles that no expert needs have 0 pairs.
-// Bindings: 0 rows of Route, 1 list.
+// Sorts pairs (row, chosen expert) by expert, and cuts the pairs of each expert into tiles of at most tile_rows pairs. A group does this
+// for one expert, so groups = experts. The result is a list:
+//   First, `tiles` tiles of kListTileWords words, {expert, place of the first pair, number of pairs}.
+//   Then a place for each pair, in sorted order. It has kListPlaceWords words, {pair, float weight}.
+// The tiles of expert e begin at tile (number of pairs of experts before e) / tile_rows + e. At this index, they cannot overlap the tiles
+// of another expert, so a group need not know how many tiles other experts have. `tiles` is pairs / tile_rows + experts, and unused tiles
+// have 0 pairs.
+// Bindings: 0 the rows that Route wrote, 1 list.
 struct SortParams {
   uint first_group, groups;
   uint experts, pairs, chosen, tiles, tile_rows;
@@ -144,9 +142,9 @@ PUMICE_CONSTANT(kListTileWords, 3);
 PUMICE_CONSTANT(kListPlaceWords, 2);
 
 // ---------------------------------------------------------------- Experts, the end: fold.comp
-// out[t] = residual[t] + scale * sum over j, ascending, of weight[t][j] * in[t * chosen + j]. If weighed is 0, each weight[t][j] is 1.
-// groups = rows * blocks, blocks = ceil(width / (LANES * kFoldPerLane)). Bindings: 0 in, 1 rows of Route, 2 residual (may be the same range
-// as out), 3 out.
+// Adds up the results of each row's experts: out[t] = residual[t] + scale * sum over j, ascending, of weight[t][j] * in[t * chosen + j].
+// If `weighed` is 0, all weights are 1. groups = rows * blocks, blocks = ceil(width / (LANES * kFoldPerLane)).
+// Bindings: 0 in, 1 the rows that Route wrote (weight), 2 residual (may be the same range as out), 3 out.
 struct FoldParams {
   uint first_group, groups;
   uint blocks, width, chosen, weighed, has_residual;
@@ -156,8 +154,8 @@ struct FoldParams {
 PUMICE_CONSTANT(kFoldPerLane, 4);
 
 // ---------------------------------------------------------------- Embed: gather
-// out[r] = (ADD ? out[r] : 0) + scale * W[meta[index_at + r]] for r in [0, groups), with one group per row.
-// Rows [chunk_first, chunk_first + chunk_rows) of the table are bound. Rows of `out` whose index is outside this range are not changed.
+// Looks up rows of the table W: out[r] = (ADD ? out[r] : 0) + scale * W[meta[index_at + r]]. There is one group for each row r.
+// Only rows [chunk_first, chunk_first + chunk_rows) of W are bound. out[r] is not changed if its index is outside of this range.
 // Bindings: 0 weights, 1 meta, 2 out.
 struct GatherParams {
   uint first_group, groups;
@@ -171,9 +169,9 @@ PUMICE_CONSTANT(kGatherFormat, 1);
 PUMICE_CONSTANT(kGatherAdd, 2);  // 0 or 1
 
 // ---------------------------------------------------------------- Quantize: float rows to int8, for the _i8 products
-// Each 32 columns of a row have one scale, which is max|x| / 127. The code of a column is x / scale, rounded to the nearest integer in
-// [-127, 127] (ties to even). cols is a multiple of 32. A row of the output has cols / 4 words of codes (one byte per column, in order),
-// then cols / 32 float scales, then padding to a multiple of 4 words.
+// Each 32 columns of a row get one scale, max|x| / 127. The code of a column is x / scale, rounded to the nearest integer (ties to even).
+// `cols` is a multiple of 32. A row of the output has cols / 4 words of codes (one byte per column, in order), then cols / 32 float
+// scales, then padding to a multiple of 4 words.
 // Bindings: 0 in, 1 out.
 struct QuantizeParams {
   uint first_group, groups;  // groups = ceil(tokens * cols / 4 / LANES)
@@ -192,25 +190,24 @@ static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && size
 #endif
 
 // ---------------------------------------------------------------- tables of a batch, in the buffer `meta`
-// A segment table has kSegmentWords words per segment: {first row in the batch, rows, past, pages, prompt, unseen}. These are the members
-// of Segment in core/batch.h, but `pages` is the index of the word of meta where the segment's list of page ids begins. Entry i of this
-// list is the page of positions [32 i, 32 i + 32). Encoders have no cache. For them, store.comp copies keys and values to pages in the
-// run's scratch memory, in format f32, and `past` is 0.
+// A segment table has kSegmentWords words per segment: {first row in the batch, rows, past, pages, prompt, unseen}. These are members of
+// Segment in core/batch.h, except that `pages` is the index in `meta` at which the segment's list of page ids begins. Entry i of the list
+// is the page of positions [32 i, 32 i + 32). Encoders have no cache, so their keys and values are stored in pages in the run's scratch
+// memory, in format f32, and `past` is 0.
 PUMICE_CONSTANT(kSegmentWords, 6);
-PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/batch.h
+PUMICE_CONSTANT(kPagePositions, 32);  // number of positions in a page, kPageTokens of core/batch.h
 // Values of FORMAT, the format of keys and values. number() in vulkan/numbers.h converts a KvFormat to one of them.
 PUMICE_CONSTANT(kKvF16, 0);
 PUMICE_CONSTANT(kKvF32, 1);
 PUMICE_CONSTANT(kKvQ8, 2);
 
 // A page holds the keys (page of K) or the values (page of V) of 32 positions in one layer. It has one block for each kv head, and then
-// padding to a multiple of 64 words (256 bytes), so that a bound range may begin at any page. A key has KEY_DIM numbers, a value has
-// VALUE_DIM numbers, and both are padded to a multiple of 8 numbers (padded_dim). A word holds 1 (f32), 2 (f16) or 4 (q8_0) neighbouring
-// numbers of one position, so a position takes units = padded_dim / (1, 2 or 4) words of a block. The layout of a block is
-//   word[units][32 positions] in a page of K,
+// padding to a multiple of 64 words (256 bytes), so that a bound range may begin at any page. A block is
+//   word[units][32 positions] in a page of K, or
 //   word[32 positions][units] in a page of V,
 //   followed in q8_0 by float[32], the scales of the positions. In q8_0 a number is scale * code.
-// store.comp writes zeros to the padding of each key and value. copy_page() copies whole pages with their padding.
+// A word holds 1 (f32), 2 (f16) or 4 (q8_0) neighbouring numbers of one position. `units` is the number of words that a position takes in a
+// block (kv_units). Each key and each value is padded with zeros to a multiple of 8 numbers (padded_dim).
 #ifdef __cplusplus
 constexpr std::uint32_t padded_dim(std::uint32_t dim) { return (dim + 7) / 8 * 8; }
 constexpr std::uint32_t kv_units(std::uint32_t format, std::uint32_t dim) {
@@ -223,8 +220,8 @@ constexpr std::uint64_t kv_page_words(std::uint32_t format, std::uint32_t dim, s
 #endif
 
 // ---------------------------------------------------------------- Norm: norm.comp
-// A group normalises one head of one row: groups = rows * heads. A head has Norm::group columns, or all columns of the view if Norm::group
-// is 0. Bindings: 0 in, 1 out, 2 add, 3 vectors (weight, bias). in, out and add may be the same range. LANES is norm_lanes(width, limit).
+// A group normalises one head of one row, so groups = rows * heads. A head has Norm::group columns, or all columns of a row if Norm::group
+// is 0. LANES is norm_lanes(width, limit). Bindings: 0 in, 1 out, 2 add, 3 vectors (weight, bias). in, out and add may be the same range.
 struct NormParams {
   uint first_group, groups;
   uint heads;  // number of heads in a row
@@ -238,16 +235,16 @@ PUMICE_CONSTANT(kNormKind, 1);    // kNormRms or kNormLayer
 PUMICE_CONSTANT(kNormWeight, 2);  // 0 or 1
 PUMICE_CONSTANT(kNormBias, 3);    // 0 or 1
 PUMICE_CONSTANT(kNormAdd, 4);     // 0 or 1
-// Number of values that a lane loads at once. The host uses norm_batch(width, LANES), but the result is right for any number from 1 on.
+// Number of values that a lane loads at once. The host chooses it by norm_batch(width, LANES), for speed; any number from 1 on is correct.
 PUMICE_CONSTANT(kNormBatch, 5);
 // Values of kNormKind. number() in vulkan/numbers.h converts a NormKind to one of them.
 PUMICE_CONSTANT(kNormRms, 0);
 PUMICE_CONSTANT(kNormLayer, 1);
 
 // ---------------------------------------------------------------- Multiply: multiply.comp
-// out[r][c] = scale * a[r][c] * activation(b[r][c / span]), where `span` is the number of columns of `a` for each column of `b`. If span is
-// 0, there is no `b`, and out[r][c] = scale * a[r][c]. `a` and `out` may be the same range.
-// groups = rows * blocks, blocks = ceil(width / (LANES * kMultiplyPerLane)). Bindings: 0 a, 1 b, 2 out.
+// Computes out[r][c] = scale * a[r][c] * activation(b[r][c / span]): each column of `b` is used for `span` neighbouring columns of `a`. If
+// `span` is 0, there is no `b`, and out[r][c] = scale * a[r][c].
+// groups = rows * blocks, blocks = ceil(width / (LANES * kMultiplyPerLane)). Bindings: 0 a, 1 b, 2 out (may be the same range as a).
 struct MultiplyParams {
   uint first_group, groups;
   uint blocks, width, span;
@@ -258,19 +255,18 @@ struct MultiplyParams {
 PUMICE_CONSTANT(kMultiplyPerLane, 4);
 
 // ---------------------------------------------------------------- Rope, Store, and an encoder's keys and values: store.comp
-// Rotates the heads of q and k in place if pairs > 0, multiplies q by the factor of its row if q_factors is 1, and stores the rotated k and
-// v in their pages, if these pages are bound. A dispatch may do only a part of this. In a dispatch for a single Rope, Rope::x is bound as
-// q, and kv_heads is 0. In a dispatch for a single Store, q_heads and pairs are 0.
+// Does up to three things: rotates the heads of q and k in place (if pairs > 0), multiplies q by a factor for each row (if q_factors is 1),
+// and stores the rotated k, and v, in those of their pages that are bound (if page_count > 0). For a single Rope, Rope::x is bound as q,
+// and kv_heads is 0. For a single Store, q_heads and pairs are 0.
+// If one bound range cannot hold all pages, there is one dispatch for each range. Only the first dispatch rotates; the others have
+// q_heads = 0 and pairs = 0. They need a barrier after the first one, because they store the k that it has rotated.
 // A unit is one head of one row of q, k or v. A group handles LANES / SPAN units:
 //   groups = ceil(rows * (q_heads + kv_heads + (page_count > 0 ? kv_heads : 0)) / (LANES / SPAN))
-// If one bound range cannot hold all pages, there is one dispatch for each range. The first dispatch rotates q and k, and stores to the
-// first range. The other dispatches have q_heads = 0 and pairs = 0, because k is already rotated, and need a barrier after the first one.
-// If page_count is 0, nothing is stored.
 // Bindings: 0 q, 1 k, 2 v, 3 pages of K, 4 pages of V, 5 meta. q, k and v may be the same range.
 struct StoreParams {
   uint first_group, groups;
   uint rows, q_heads, kv_heads;
-  uint pairs, interleaved;  // pairs: size of RopeTable::inv_freq, or 0; interleaved: 0 or 1
+  uint pairs, interleaved;  // pairs: size of RopeTable::inv_freq, or 0 if nothing is rotated; interleaved: 0 or 1
   uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
   uint cells_at;               // in meta: for each row, page id * 32 + position % 32
   uint turns_at;               // in meta: for each row, float cos[pairs], sin[pairs], both multiplied by RopeTable::magnitude
@@ -284,56 +280,54 @@ PUMICE_CONSTANT(kStoreValueDim, 3);  // VALUE_DIM: numbers in a head of v, 1 to 
 PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY_DIM, VALUE_DIM), LANES)
 
 // ---------------------------------------------------------------- Attend: attend.comp, merge.comp
-// Row i of a segment is at position s = past + i. For each row and each head, the softmax is over the keys at positions
+// Row i of a segment is at position s = past + i. It attends to the keys at positions
 //   [max(0, s - behind), min(past + rows - unseen - 1, s + ahead)].
-//   If chunk > 0, the first of these positions is floor(s / chunk) * chunk, where the chunk of position s begins.
+//   If chunk > 0, the first position is floor(s / chunk) * chunk instead, which is where the chunk of position s begins.
 //   If the operation is causal, behind = window > 0 ? window - 1 : kNoWindow, and ahead = 0.
 //   If it is not causal, behind = ahead = window > 0 ? window : kNoWindow.
-// The score of the key at position j is
-//   softcap(scale * q.k) + bias[head][clamp(j - s, -reach, reach) + reach] - slopes[head] * |j - s|, with 2 reach + 1 biases per head.
-// An operation with `places` (relative positions) has no bias and no slopes, and its `past` is 0. With
-// p = places[clamp(j - s, -reach, reach) + reach], its score is
-//   softcap(scale * (q.k + by_query[row of the query][head * by_head + p] + by_key[row of the key][head * by_head + p])).
-// With sinks, each head's softmax has one more score, sinks[head], which has no value. Part 0 (see below) begins with this score.
-// An operation with bias or places has kDistanceWords words in meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query and
-// by_key lie in one slot. by_query_at and by_key_at are their offsets in the bound rows of this slot, by_stride is the stride of the rows,
-// and by_head is the number of values per head in a row of by_query or by_key.
-//
-// The algorithm is FlashAttention (Dao et al. 2022). The query heads that share a kv head are computed together (grouped queries), and the
-// keys can be divided between groups (Flash-Decoding).
-// The tile table in meta has kTileWords words per tile: {index of the segment in the table at segments_at, first row within the segment,
-// rows, 0}. rows * tile_heads <= QUERIES. Tiles with many keys should come first, so that the last tiles to run are short. The tiles may
-// otherwise be in any order.
+
+// The score of the key at position j for a query at position s is
+//   softcap(scale * q.k) + bias[head][clamp(j - s, -reach, reach) + reach] - slopes[head] * |j - s|.
+// With `places` (relative positions), there are no bias and no slopes, and `past` is 0. The score is
+//   softcap(scale * (q.k + by_query[row of the query][head * by_head + p] + by_key[row of the key][head * by_head + p])),
+//   where p = places[clamp(j - s, -reach, reach) + reach].
+// With sinks, each head's softmax has one more score, sinks[head], for a key with the value 0.
+// With bias or places, meta has kDistanceWords words: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query_at and by_key_at are
+// the offsets of by_query and by_key in binding 6, by_stride is the stride of their rows, and by_head is the number of their columns per
+// head.
+
+// The algorithm is FlashAttention (Dao et al. 2022). The query heads that share a kv head are computed together (grouped queries).
+// The queries are divided into tiles. The tile table in meta has kTileWords words per tile: {index of the segment in the table at
+// segments_at, first row within the segment, rows, 0}. Tiles with many keys should come first, so that the last tiles to run are short.
+// The keys to which a tile attends are divided into `splits` equal splits (Flash-Decoding). A group computes one tile for tile_heads heads
+// of one kv head, over one split:
 //   groups = tiles * kv_heads * head_blocks * splits, head_blocks = ceil(heads_per_kv / tile_heads)
-// The keys to which a tile attends are divided into `splits` equal splits. A group computes one tile for tile_heads heads of one kv head,
-// over one split. The shader computes the splits from the segment table, so that neither the push constants nor the grid depend on `past`.
-// A group skips keys whose pages are not bound.
-//
-// If one bound range cannot hold all pages, there is one dispatch for each range. A result then has parts = ranges * splits parts, and a
-// dispatch has part_first = (index of its range) * splits.
-// If parts == 1, the result is written to `out`. If parts > 1, each group writes part number part_first + split of its queries' results to
-// `partials`, and merge.comp combines the parts.
-//   Query n = (row - first_row) * heads + head, where heads = kv_heads * heads_per_kv. Part p of its result has the weighted sum of values
-//   at (n * parts + p) * padded_dim(VALUE_DIM), and {largest score, sum of the weights} at states_at + (n * parts + p) * 2.
-//   states_at >= queries * parts * padded_dim(VALUE_DIM), and the bound range has attend_partial_words() words. A part without keys and
-//   without sink has sum 0.
-// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 `out` if parts == 1 and `partials` otherwise, 5 vectors (bias, slopes, sinks,
-// places), 6 the slot of by_query and by_key.
 // attend_tile() chooses QUERIES, KEYS, tile_heads and the maximum number of rows in a tile. LANES is kAttendLanes. A group uses at most
 // 14 KiB of shared memory.
+
+// If one bound range cannot hold all pages, there is one dispatch for each range, which skips keys whose pages are not bound. The result of
+// a query then has parts = ranges * splits parts. Group number `split` of a tile computes part part_first + split, where part_first is
+// (index of the range) * splits. Part 0 includes the sink.
+// If there is one part, the result is written to `out`. Otherwise the parts are written to `partials`, and merge.comp combines them:
+//   Query n is (row - first_row) * heads + head, where heads = kv_heads * heads_per_kv. Part p of its result has the weighted sum of values
+//   at (n * parts + p) * padded_dim(VALUE_DIM), and {largest score, sum of the weights} at states_at + (n * parts + p) * 2.
+//   The sum is 0 if a part has no keys and no sink. `partials` has attend_partial_words() words.
+
+// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 `out` or `partials`, 5 vectors (bias, slopes, sinks, places), 6 the rows of by_query
+// and by_key.
 struct AttendParams {
   uint first_group, groups;
   uint tiles, kv_heads, heads_per_kv, tile_heads, head_blocks, splits;
   uint part_first, parts, states_at;
   uint tiles_at, segments_at;
-  uint first_row;  // row of the batch with which the bound ranges of q, out and partials begin
+  uint first_row;  // row of the batch at which the bound ranges of q, out and partials begin
   uint page_first, page_count;
   uint k_page_words, v_page_words;
   uint behind, ahead, chunk;
   uint q_at, q_stride, out_at, out_stride;
   float scale, softcap;  // softcap: 0 for no softcap
   uint bias_at, slopes_at, sinks_at, places_at;
-  uint distances_at;  // in meta: the kDistanceWords words; not used if there are neither bias nor places
+  uint distances_at;  // index of the kDistanceWords words in meta; not used without bias and places
 };
 PUMICE_CONSTANT(kTileWords, 4);
 PUMICE_CONSTANT(kDistanceWords, 5);
@@ -347,13 +341,13 @@ PUMICE_CONSTANT(kAttendKeys, 5);      // KEYS: keys per step; 32, 64 or 128
 PUMICE_CONSTANT(kAttendBias, 6);      // 0 or 1
 PUMICE_CONSTANT(kAttendSlopes, 7);    // 0 or 1
 PUMICE_CONSTANT(kAttendSinks, 8);     // 0 or 1
-// The sum of kAttendByQuery (if the operation has by_query) and kAttendByKey (if the operation has by_key), so 0 if the operation has no
-// `places`. If the sum is not 0, binding 6 has all rows of the slot of by_query and by_key.
+// Says which terms of relative positions the scores have: kAttendByQuery, kAttendByKey, the sum of both, or 0 without `places`. If it is
+// not 0, all rows of by_query and by_key are bound.
 PUMICE_CONSTANT(kAttendPlaces, 9);
 PUMICE_CONSTANT(kAttendByQuery, 1);
 PUMICE_CONSTANT(kAttendByKey, 2);
 
-// merge.comp combines the parts of each result. groups = rows * heads. Bindings: 0 partials, 1 out.
+// merge.comp combines the parts of each query's result. groups = rows * heads. Bindings: 0 partials, 1 out.
 struct MergeParams {
   uint first_group, groups;
   uint heads, value_dim;
@@ -362,28 +356,29 @@ struct MergeParams {
 };
 
 // ---------------------------------------------------------------- Conv and Scan: conv.comp, scan_gates.comp, scan.comp
-// A span is a run of rows of one segment. A span table in meta has kSpanWords words per span:
-//   0: the span's first row, counted from the first row of the block of rows that the dispatch handles
+// A span is a run of rows of one segment. A dispatch handles a block of rows, and with it one span of each segment that has rows in the
+// block. A span table in meta has kSpanWords words per span:
+//   0: the span's first row, counted from the first row of the block
 //   1: number of rows
 //   2, 3: number of rows of the segment before the span, and after the span
-//   4: the number of the state that the span needs from an earlier run, or kNoState. A span needs no state if the segment has enough rows
-//      before the span.
-//   5: index of the word of meta where the span's list of saves begins
-//   6: number of saves. A save is {rows, state}: after the first `rows` rows of the segment, the state is written as number `state`.
+//   4: number of the state that the span reads, or kNoState. It reads none if the segment has enough rows before the span.
+//   5: index in meta at which the span's list of saves begins
+//   6: number of saves. A save is {rows, state}: after the first `rows` rows of the segment, the state is saved under the number `state`.
 //      Saves are in ascending order.
-// The states of an operation lie in slabs. A slab holds states [first, first + count), and a state takes state_words words. A dispatch
-// binds one slab to read states from (first and count are from_first and from_count) and one slab to write states to (to_first and
-// to_count), so there is a dispatch for each pair of slabs. A dispatch computes a span if the slab to read has the state that the span
-// needs, and the slab to write has a state that the span saves. If the span needs no state, the first condition is that from_first is 0. If
-// the span has no saves, the second condition is that to_first is 0. So each span is computed, and a span is computed more than once, with
-// equal results, only if its saves are in several slabs. spans.glsl implements these rules.
+
+// The states of an operation lie in slabs. A slab has states [first, first + count), and a state takes state_words words. A dispatch binds
+// one slab to read from (from_first, from_count) and one slab to write to (to_first, to_count). There is a dispatch for each pair of slabs,
+// and it computes a span if both conditions are met:
+//   The slab to read from has the state that the span reads. If the span reads no state: from_first is 0.
+//   The slab to write to has a state that the span saves. If the span saves no state: to_first is 0.
+// So each span is computed at least once, and again, with equal results, only if its saves lie in several slabs.
 PUMICE_CONSTANT(kSpanWords, 7);
 PUMICE_CONSTANT(kNoState, 0xffffffff);
 
-// conv.comp: out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c])
-// The state after row t has the rows in[t - (TAPS - 2)], ..., in[t], one after another. A group handles one span and LANES columns.
-//   groups = spans * blocks, blocks = ceil(width / LANES)
-// The bound rows of `out` begin with the block's first row, and the bound rows of `in` begin `halo` rows before it.
+// conv.comp computes out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c]).
+// The state after row t has the rows in[t - (TAPS - 2)], ..., in[t], one after another.
+// A group handles one span and LANES columns: groups = spans * blocks, blocks = ceil(width / LANES).
+// The bound rows of `out` begin with the first row of the block of rows, and the bound rows of `in` begin `halo` rows earlier.
 // Bindings: 0 in, 1 out, 2 vectors (taps, bias), 3 meta, 4 states to read, 5 states to write.
 struct ConvParams {
   uint first_group, groups;
@@ -396,8 +391,8 @@ struct ConvParams {
 };
 PUMICE_CONSTANT(kConvTaps, 1);  // TAPS, 1 to 64
 
-// scan_gates.comp: Computes the factors of Scan (core/ops.h) for each row and head: decay = exp(rate * dt), and gain, which is dt for ssd
-// and strength * sigmoid(beta) for delta. Writes kGateWords words for each row and head to `work`: {decay, gain, skip}.
+// scan_gates.comp computes factors of the recurrence Scan (core/ops.h). It writes kGateWords words for each row and head to `work`: {decay,
+// gain, skip}. decay = exp(rate * dt). gain = dt with the rule ssd, and strength * sigmoid(beta) with the rule delta.
 // groups = ceil(rows * heads / LANES). Bindings: 0 step, 1 beta, 2 vectors (step_bias, rate, skip), 3 work.
 struct ScanGatesParams {
   uint first_group, groups;
@@ -409,13 +404,13 @@ struct ScanGatesParams {
 PUMICE_CONSTANT(kScanGatesRule, 1);  // kScanSsd or kScanDelta
 PUMICE_CONSTANT(kGateWords, 3);
 
-// scan.comp: a group handles one span, one head and COLS columns of the head's matrix, and goes through the span's rows in turn.
+// scan.comp computes the recurrence Scan (core/ops.h), row by row. A group handles one span, one head and COLS columns of the head's
+// matrix:
 //   groups = spans * heads * blocks, blocks = ceil(value_dim / COLS)
-// There is at most one span of a segment in a block of rows. If the segment has rows before the span, the span begins with the matrix at
-// carry_in_at of `work`, which the block before wrote. If the segment has rows after the span, the matrix is written to carry_out_at for
-// the next block. At both offsets are the matrices of all heads of one segment, in the layout of a state.
-// Bindings: 0 q, 1 k, 2 v, 3 work (the factors that scan_gates.comp wrote for the block's rows, and the matrices at carry_in_at and
-// carry_out_at), 4 out, 5 meta, 6 states to read, 7 states to write.
+// A segment whose rows lie in several blocks of rows has one span in each block. At the end of a block, the matrices of the last segment's
+// heads are written to carry_out_at of `work`. The next block reads them from there (its carry_in_at), if the segment continues.
+// Bindings: 0 q, 1 k, 2 v, 3 work (the output of scan_gates.comp for the block's rows, and the matrices at carry_in_at and carry_out_at),
+// 4 out, 5 meta, 6 states to read, 7 states to write.
 struct ScanParams {
   uint first_group, groups;
   uint spans_at, heads, key_heads, tiled, value_dim, blocks;  // tiled: 0 or 1
@@ -425,15 +420,16 @@ struct ScanParams {
 };
 PUMICE_CONSTANT(kScanRule, 1);    // kScanSsd or kScanDelta
 PUMICE_CONSTANT(kScanKeyDim, 2);  // KEY_DIM, 1 to 1024
-PUMICE_CONSTANT(kScanCols, 3);    // COLS, scan_cols(KEY_DIM); divides LANES
+PUMICE_CONSTANT(kScanCols, 3);    // COLS: columns of the matrix per group, scan_cols(KEY_DIM); divides LANES
 // Values of kScanRule. number() in vulkan/numbers.h converts a ScanRule to one of them.
 PUMICE_CONSTANT(kScanSsd, 0);
 PUMICE_CONSTANT(kScanDelta, 1);
 PUMICE_CONSTANT(kScanLanes, 64);
 
 // ---------------------------------------------------------------- Select: select.comp
-// out[r] = in[meta[rows_at + r]]. Rows [chunk_first, chunk_first + chunk_rows) of `in` are bound. Rows of `out` whose source is outside
-// this range are not changed. groups = rows * blocks, blocks = ceil(width / (LANES * kSelectPerLane)). Bindings: 0 in, 1 out, 2 meta.
+// Copies rows: out[r] = in[meta[rows_at + r]]. Only rows [chunk_first, chunk_first + chunk_rows) of `in` are bound. out[r] is not changed
+// if its source is outside of this range.
+// groups = rows * blocks, blocks = ceil(width / (LANES * kSelectPerLane)). Bindings: 0 in, 1 out, 2 meta.
 struct SelectParams {
   uint first_group, groups;
   uint blocks, width;
@@ -443,10 +439,10 @@ struct SelectParams {
 PUMICE_CONSTANT(kSelectPerLane, 4);
 
 // ---------------------------------------------------------------- Pool: pool.comp
-// Row s of `out` gets the pooled rows of entry s of the segment table at segments_at. Rows [chunk_first, chunk_first + chunk_rows) of `in`
-// are bound. If the rows of a segment lie in several chunks, the dispatch for the first of these chunks writes an intermediate result to
-// `out`, the dispatches for the others update it, and the dispatch for the last chunk completes it. Chunks must therefore be dispatched in
-// order, with a barrier between two dispatches. The result of a segment that has no rows in the bound chunk is not changed.
+// Pools the rows of segment s (an entry of the segment table at segments_at) into row s of `out`.
+// If one bound range cannot hold all rows of `in`, there is one dispatch for each chunk of rows, [chunk_first, chunk_first + chunk_rows).
+// It changes out[s] only if segment s has rows in the chunk. If a segment has rows in several chunks, out[s] is an intermediate result
+// until the last of them. Therefore the chunks must be dispatched in order, with a barrier between two dispatches.
 // groups = segments * blocks, blocks = ceil(width / kPoolColumns). Bindings: 0 in, 1 out, 2 meta.
 struct PoolParams {
   uint first_group, groups;
@@ -466,8 +462,8 @@ PUMICE_CONSTANT(kPoolMeanSqrtLen, 4);
 PUMICE_CONSTANT(kPoolWeightedMean, 5);
 
 // ---------------------------------------------------------------- LogProb: log_prob.comp
-// out[r] = log softmax(logits[r])[meta[ids_at + r]], or NaN if the id is not below width. One group per row. Bindings: 0 logits, 1 out, 2
-// meta.
+// Computes out[r] = log softmax(logits[r])[id] with id = meta[ids_at + r]. The result is NaN if the id is not below `width`. There is one
+// group for each row. Bindings: 0 logits, 1 out, 2 meta.
 struct LogProbParams {
   uint first_group, groups;
   uint width;
@@ -476,31 +472,31 @@ struct LogProbParams {
 };
 
 // ---------------------------------------------------------------- sampling: top.comp
-// For each row of logits, finds the logits that are not finite, the maximum and the sum for log-sum-exp, the k largest logits, and the
-// logits of the row's reported ids. Reported ids are excluded from the ranking, because they are the ids with penalties or biases, which
-// the host ranks itself.
-// There are two dispatches with a barrier between them. STAGE 0 ranks each block of kTopBlock logits and writes kTopHead + 2 k words for
-// each (row, block) to `found` (top_found_words()): groups = rows * blocks, blocks = ceil(width / kTopBlock). STAGE 1 combines the blocks
-// of each row: groups = rows.
+// Finds what a sampler needs of each row of logits: the k largest logits, the maximum and the sum of exponentials, whether a logit is not
+// finite, and the logits of the row's reported ids. The reported ids are those with penalties or biases. The host ranks them itself, so
+// they are not among the k largest.
+// There are two dispatches with a barrier between them. STAGE 0 ranks each block of kTopBlock logits, and writes kTopHead + 2 k words per
+// block to `found`: groups = rows * blocks, blocks = ceil(width / kTopBlock). STAGE 1 combines the blocks of each row: groups = rows.
+// Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES is 32 to 256; 128 is a good number.
+
 // The row table in meta has kTopRowWords words per row:
-//   0: index of the word of meta where the row's reported ids begin; they are in ascending order, without repeats, and below width
+//   0: index in meta of the row's reported ids, which are in ascending order, without repeats, and below `width`
 //   1: number of reported ids
-//   2: index of the word of `out` where the row's results begin
-//   3: index of the word of meta where the row's mask of allowed ids begins, which has one bit per id; 0 if all ids are allowed
-// The results of a row take kTopHead + 2 k + reported words:
-//   kTopHead words: {number of logits that are not finite, id of the first such logit (0xffffffff if none), bits of that logit, c, float
-//     maximum and float sum of exp(logit - maximum) over the whole row (both void if a logit is not finite), 0, 0},
-//     where c = min(k, number of ids that are allowed and not reported)
+//   2: index in `out` of the row's results
+//   3: index in meta of the row's mask of allowed ids, which has one bit per id; 0 if all ids are allowed
+
+// The results of a row take kTopHead + 2 k + reported words. c is the smaller of k and the number of ids that are allowed and not reported.
+//   kTopHead words: {number of logits that are not finite, id of the first of them (0xffffffff if there is none), bits of this logit, c,
+//     float maximum of the row, float sum of exp(logit - maximum), 0, 0}; maximum and sum are meaningless if a logit is not finite
 //   float[k]: the c largest logits in descending order, equal logits by ascending id, then -3.4e38
 //   uint[k]: the ids of these logits, then 0xffffffff
-//   float[reported]: the logits of the reported ids in the order of their list
-// Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES is 32 to 256; 128 is a good number.
+//   float[reported]: the logits of the reported ids, in the order of the ids
 struct TopParams {
   uint first_group, groups;
   uint blocks, width;
   uint logits_at, logits_stride;
-  uint rows_at;   // in meta: the row table
-  uint found_at;  // in `found`: the words for (row 0, block 0)
+  uint rows_at;   // index of the row table in meta
+  uint found_at;  // index in `found` of the words for row 0, block 0
 };
 PUMICE_CONSTANT(kTopStage, 1);  // 0 or 1
 PUMICE_CONSTANT(kTopK, 2);      // k, 1 to 128
@@ -509,32 +505,32 @@ PUMICE_CONSTANT(kTopHead, 8);
 PUMICE_CONSTANT(kTopRowWords, 4);
 
 #ifdef __cplusplus
-// Returns the number of lanes for a row of `width` columns. It is the smallest power of two from 32 on with which a lane handles at most 8
-// values. But it is never more than 256 or than `limit`, the device's limit (128 or more), so in wide rows a lane handles more values.
+// Returns LANES of norm.comp for heads of `width` columns: the smallest power of two from 32 on with which a lane handles at most 8 values.
+// The number is at most 256, and at most `limit`, the device's maximum (128 or more).
 constexpr std::uint32_t norm_lanes(std::uint32_t width, std::uint32_t limit) {
   std::uint32_t lanes = 32;
   while (lanes < 256 && 2 * lanes <= limit && lanes * 8 < width) lanes *= 2;
   return lanes;
 }
-// Returns how many values a lane loads at once: a power of two from 1 to 16, so that few pipelines are needed.
+// Returns the number of values that a lane of norm.comp loads at once. It is a power of two from 1 to 16, so that few pipelines are needed.
 constexpr std::uint32_t norm_batch(std::uint32_t width, std::uint32_t lanes) {
   std::uint32_t batch = 1;
   while (batch < 16 && batch * lanes < width) batch *= 2;
   return batch;
 }
 
-// Returns the number of lanes per unit of store.comp, if heads have up to `dim` numbers and a group has `lanes` lanes. A lane handles 4
-// numbers at a time, so that 8 lanes load 128 neighbouring bytes.
+// Returns SPAN of store.comp, the number of lanes per head, for heads of up to `dim` numbers and groups of `lanes` lanes. A lane handles 4
+// numbers at a time.
 constexpr std::uint32_t store_span(std::uint32_t dim, std::uint32_t lanes) {
   std::uint32_t span = 2;
   while (span < lanes && span < 32 && span * 4 < dim) span *= 2;
   return span;
 }
 
-// attend_tile() returns the tile of attend.comp for segments of up to `rows` rows (1 when decoding) and `heads_per_kv` query heads per kv
-// head. `dim` is the larger of KEY_DIM and VALUE_DIM. A lane holds 4 queries x 8 columns of values, so a tile has at most
-// 4 * (kAttendLanes / (padded_dim / 8)) queries, and never more than 32. That is 4 queries for 512 dimensions and 16 for 128. Only keys may
-// have more than 512 dimensions; a tile then has 4 queries, too.
+// attend_tile() returns the size of the tiles of attend.comp for segments of up to `rows` rows (1 when decoding). `dim` is the larger of
+// KEY_DIM and VALUE_DIM. A lane holds 4 queries x 8 columns of values, so a tile has at most 4 * (kAttendLanes / (padded_dim / 8)) queries,
+// for example 16 for 128 dimensions and 4 for 512. More than 32 are never used. If keys have more than 512 dimensions, a tile has 4
+// queries.
 struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
   std::uint32_t rows;                // maximum number of rows in a tile
@@ -553,12 +549,14 @@ constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, 
   while (tile.keys > 32 && (tile.keys / 4 * ((tile.queries + 3) / 4) > kAttendLanes || tile.keys * dim > 8192)) tile.keys /= 2;
   return tile;
 }
-// Returns the number of splits into which the keys are divided. `groups` is the number of groups without splits. There are as many splits
-// as are needed to get `wanted` groups. `wanted` should be about 4 groups per compute unit, 1,024 if the number of units is unknown, and
-// the number of threads on a software device. No split has more than `keys_per_group` keys, so that a group takes little time, because a
-// dispatch can only be cut between groups. 4,096 keys take about 1 ms on a small GPU, and 256 keys take 5 to 10 ms on one CPU thread. Each
-// split has at least two steps of KEYS keys, because one step takes about as long as the dispatch of merge.comp. `keys` is the maximum
-// number of keys that a tile will have before the dispatch is recorded again.
+// Returns the number of splits into which attend.comp divides the keys of each tile: as many as are needed to get `wanted` groups.
+//   groups: number of groups with one split.
+//   keys: maximum number of keys that a tile may have before the dispatch is recorded again. A split gets at least two steps of KEYS keys,
+//     because one step takes only as long as the dispatch of merge.comp.
+//   wanted: on a GPU about 4 groups per compute unit, or 1,024 if the number of units is unknown; on a software device the number of
+//     threads.
+//   keys_per_group: maximum number of keys in a split. It limits the time of a group, because a dispatch can only be cut between groups.
+//     4,096 keys take about 1 ms on a small GPU, and 256 keys take 5 to 10 ms on one CPU thread.
 constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t groups, std::uint64_t keys, std::uint64_t wanted,
                                       std::uint64_t keys_per_group = 4096) {
   const std::uint64_t most = (keys + 2 * tile.keys - 1) / (2 * tile.keys), least = (keys + keys_per_group - 1) / keys_per_group;
@@ -571,8 +569,8 @@ constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t grou
 constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_t parts, std::uint32_t value_dim) {
   return queries * parts * (padded_dim(value_dim) + 2);
 }
-// Returns the number of columns of a matrix that a group of scan.comp handles. The lanes hold these columns in registers. A lane holds at
-// most 32 numbers (8 quads).
+// Returns COLS of scan.comp, the number of columns of a head's matrix that a group holds in registers: as many as possible, at most 32, so
+// that a lane has at most 32 numbers.
 constexpr std::uint32_t scan_cols(std::uint32_t key_dim) {
   std::uint32_t cols = 32;
   while (cols > 2 && key_dim * cols > 32 * kScanLanes) cols /= 2;

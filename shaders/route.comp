@@ -1,9 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Computes Route: chooses the experts of a row, one expert in each round. See RouteParams in params.h. A lane handles every LANES-th
-// expert. The rank of an expert is the number by which experts are ordered; the largest comes first. It is computed again in each round,
-// because the ranks of 4,096 experts do not fit into the shared memory that Vulkan guarantees. `precise` makes the compiler compute the
-// same bits each time.
+// expert. The experts with the largest ranks are chosen. The ranks are computed again in each round, because 4,096 of them do not fit into
+// the shared memory that Vulkan guarantees. `precise` makes the compiler compute the same bits each time.
 #define PUSH RouteParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -21,7 +20,7 @@ shared float weights[kRouteChosen];
 shared uint chosen_experts[kRouteChosen];
 
 uint logits_at;
-float largest, total;  // for softmax: the largest logit, and the sum of exp(logit - largest)
+float largest, total;  // with kRouteSoftmax: the largest logit, and the sum of exp(logit - largest) over all experts
 
 float score_of(uint expert) {
   const float x = logits[logits_at + expert];
@@ -40,7 +39,7 @@ float rank_of(uint expert) {
   return rank;
 }
 
-// Sets the bits of the p.kept best groups in kept_groups.
+// Sets kept_groups to the p.kept groups with the largest sums in group_sums.
 void keep_groups() {
   const uint size = p.experts / p.expert_groups;
   for (uint g = LANE; g < p.expert_groups; g += LANES) {
@@ -61,7 +60,7 @@ void keep_groups() {
     uint bits = 0;
     for (uint g = word * 32; g < min(word * 32 + 32, p.expert_groups); ++g) {
       const float sum = group_sums[g];
-      uint before = 0;  // number of groups that come before this one
+      uint before = 0;  // number of groups with a larger sum, or with the same sum and a lower index
       for (uint other = 0; other < p.expert_groups; ++other) before += uint(group_sums[other] > sum || group_sums[other] == sum && other < g);
       if (before < p.kept) bits |= 1u << g % 32;
     }
@@ -102,7 +101,7 @@ void main() {
   }
   if (p.expert_groups > 1) keep_groups();
 
-  // Each round chooses one expert: the one after last_expert in the order of falling rank, and of rising index for equal ranks.
+  // Each round chooses the expert that comes after last_expert when the experts are sorted by falling rank, and by index if ranks are equal.
   float last = 0;
   uint last_expert = 0;
   for (uint i = 0; i < p.chosen; ++i) {

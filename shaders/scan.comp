@@ -35,7 +35,7 @@ shared float sums[STEP * LANES];    // each lane's part of S^T q
 
 // Row i of the matrix lies in quad i / 4. Lane (part, column) has quads part, part + PARTS, part + 2 PARTS, ...
 vec4 s[QUADS];
-uint part, col;  // the lane's part of a column, and its column, counted from first_col
+uint part, col;  // index of the lane's part of its column, and index of this column, counted from first_col
 uint first_col;  // the group's first column
 
 uint row_of(uint quad, uint i) { return (quad * PARTS + part) * 4 + i; }

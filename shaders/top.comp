@@ -25,7 +25,7 @@ const uint NO_ID = 0xffffffffu;
 
 shared uint excluded[kTopBlock / 32];
 shared uint histogram[BINS];
-shared uint lane_counts[LANES], bin_counts[LANES];  // for each subgroup: number of its lanes; number of keys in the bins of its lanes
+shared uint lane_counts[LANES], bin_counts[LANES];  // for each subgroup: the number of its lanes, and the number of keys in their bins
 shared uint chosen_bin, chosen_above, taken, first_bad, best;
 shared uvec2 chosen[SORTED];
 
@@ -78,7 +78,8 @@ void choose_bin(uint rank) {
   barrier();
 }
 
-// Writes the min(K, candidates) largest keys to `chosen`, in no particular order.
+// Writes the K largest keys to `chosen`, in no particular order, or all keys if there are at most K. `candidates` is the number of keys
+// that are not (0, 0).
 void choose(uint candidates) {
   for (uint i = LANE; i < SORTED; i += LANES) chosen[i] = uvec2(0);
   if (LANE == 0) taken = 0;

@@ -20,7 +20,8 @@ uvec2 pair_at(uint side, uint i) { return weight_pairs[i / 2]; }
 uvec4 quad_at(uint side, uint i) { return weight_quads[i / 4]; }
 #endif
 
-// A row of a matrix: the indices of the words where its planes begin, and `side`, which is 0 for the first matrix and 1 for the second.
+// A row of a matrix. codes, high, scales and supers are the indices of the words at which its planes begin (layout.h). `side` is 0 for the
+// first matrix and 1 for the second.
 struct Row {
   uint side, codes, high, scales, supers;
 };
@@ -93,7 +94,7 @@ vec2 scale_IQ2_E(Row row, uint k) { return scale_IQ1_E(row, k); }
 vec2 scale_IQ3_XXS_E(Row row, uint k) { return 0.5 * scale_IQ4_XS(row, k); }
 vec2 scale_IQ3_S_E(Row row, uint k) { return scale_IQ4_XS(row, k); }
 vec2 scale_NVFP4_E(Row row, uint k) { return vec2(uintBitsToFloat(scale_word(row, k / 16)), 0); }
-// Returns half of the power of two that an E8M0 byte stands for, because kE2M1Values has twice the values of E2M1.
+// The scale is half of the power of two that the E8M0 byte stands for, because kE2M1Values has twice the values of E2M1.
 vec2 scale_MXFP4(Row row, uint k) {
   const uint e = byte_at(scale_word(row, k / 128), k / 32);
   return vec2(uintBitsToFloat(e < 2 ? 0x00200000 << e : e - 1 << 23), 0);
