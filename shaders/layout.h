@@ -29,7 +29,8 @@ using uint = std::uint32_t;
 #endif
 
 // The kinds of codes. A code is a float (in F8_E4M3, a float of 8 bits that is multiplied by a scale), an unsigned byte, a signed byte, or
-// an index into a table of cpp/core/code_values.h. kNonLinear uses kIq4Values, and the kinds after it the table of their name.
+// an index into a table of cpp/core/code_values.h. kNonLinear uses the table kIq4Values, and each kind after it uses the table of its name,
+// such as kE2M1Values.
 PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 4, kIq1 = 5, kIq2 = 6, kIq3Xxs = 7, kIq3S = 8;
 
 #define PUMICE_LAYOUT(name, code, codes, high, scales, supers) \

@@ -76,8 +76,8 @@ PUMICE_CONSTANT(kHasBias2, 2);
 PUMICE_CONSTANT(kHasResidual, 4);
 PUMICE_CONSTANT(kHasWeight, 8);  // each product is multiplied by the routing weight of its pair (Experts::weighs_input)
 PUMICE_CONSTANT(kInByPair, 16);  // `in` has a row for each pair (see kRowsOfPairs)
-// These are the specialisation constants. Activation, bias and residual are push constants instead, because this costs no time and halves
-// the number of pipelines of a model.
+// Below are the specialisation constants. Activation, bias and residual are not among them, because push constants are as fast, and a model
+// then needs only half as many pipelines.
 PUMICE_CONSTANT(kLinearFormat, 1);   // number of the Format of `weights`, in the order of formats.def
 PUMICE_CONSTANT(kLinearFormat2, 2);  // number of the Format of `weights2`; equal to kLinearFormat when not GATED
 PUMICE_CONSTANT(kLinearGated, 3);    // 0 or 1
@@ -87,12 +87,13 @@ PUMICE_CONSTANT(kLinearAligned, 4);  // 1 if in_at and in_stride are multiples o
 //   matvec, matvec_i8: TOKENS and OUTPUTS are 1, 2, 4 or 8. TOKENS * OUTPUTS <= 32, and TOKENS * OUTPUTS * LANES <= 3072.
 //   gemm, gemm_i8: OUTPUTS is 32, 64 or 128. LANES = TOKENS * OUTPUTS / (8 R), where R, the number of tokens per lane, is 2, 4 or 8.
 //     2 LANES <= 3 (TOKENS + OUTPUTS), because finish() in gemm_tile.glsl needs 2 uvec4 of the tile for each lane.
-//     Shared memory in bytes: 80 (gemm) or 64 (gemm_i8) * (TOKENS + OUTPUTS), 128 for code tables, 4 * TOKENS if kRowsListed.
+//     Bytes of shared memory: (TOKENS + OUTPUTS) * 80 in gemm or * 64 in gemm_i8, plus 128, plus 4 * TOKENS with kRowsListed.
 //     Examples: LANES 64, TOKENS 64, OUTPUTS 64, or LANES 128, TOKENS 128, OUTPUTS 64. For few rows: LANES 64, TOKENS 32, OUTPUTS 32.
 //   gemm_coopmat: The number of subgroups (LANES / SUBGROUP) is 1 or even. If it is even, the outputs are divided into 2 parts and the
 //     tokens into subgroups / 2 parts. Each subgroup computes one part of the tokens by one part of the outputs: a multiple of M tokens by
 //     a multiple of 2 N outputs. K divides 32. The pipeline needs full subgroups of SUBGROUP lanes.
-//     Shared memory in bytes: 80 * (TOKENS + OUTPUTS), 128, 4 M N for each subgroup (8 M N if GATED), 4 * TOKENS if kRowsListed.
+//     Bytes of shared memory: (TOKENS + OUTPUTS) * 80, plus 128, plus 4 M N for each subgroup (8 M N if GATED), plus 4 * TOKENS with
+//     kRowsListed.
 //     Examples for M = N = K = 16 and SUBGROUP 32: LANES 128, TOKENS 64, OUTPUTS 64, or LANES 256, TOKENS 128, OUTPUTS 128.
 PUMICE_CONSTANT(kLinearTokens, 5);
 PUMICE_CONSTANT(kLinearOutputs, 6);
@@ -268,9 +269,9 @@ struct StoreParams {
   uint rows, q_heads, kv_heads;
   uint pairs, interleaved;  // pairs: size of RopeTable::inv_freq, or 0 if nothing is rotated; interleaved: 0 or 1
   uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
-  uint cells_at;               // in meta: for each row, page id * 32 + position % 32
-  uint turns_at;               // in meta: for each row, float cos[pairs], sin[pairs], both multiplied by RopeTable::magnitude
-  uint factors_at, q_factors;  // factors_at: in meta: for each row, the float factor of q; q_factors: 0 or 1
+  uint cells_at;               // index in meta of page id * 32 + position % 32 for each row
+  uint turns_at;               // index in meta of float cos[pairs], sin[pairs] for each row, both multiplied by RopeTable::magnitude
+  uint factors_at, q_factors;  // factors_at: index in meta of the float factor of q for each row; q_factors: 0 or 1
   uint page_first, page_count;
   uint k_page_words, v_page_words;
 };
@@ -306,7 +307,7 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY
 // 14 KiB of shared memory.
 
 // If one bound range cannot hold all pages, there is one dispatch for each range, which skips keys whose pages are not bound. The result of
-// a query then has parts = ranges * splits parts. Group number `split` of a tile computes part part_first + split, where part_first is
+// a query then has parts = ranges * splits parts. The group for split number `split` computes part part_first + split, where part_first is
 // (index of the range) * splits. Part 0 includes the sink.
 // If there is one part, the result is written to `out`. Otherwise the parts are written to `partials`, and merge.comp combines them:
 //   Query n is (row - first_row) * heads + head, where heads = kv_heads * heads_per_kv. Part p of its result has the weighted sum of values
@@ -369,8 +370,8 @@ struct MergeParams {
 // The states of an operation lie in slabs. A slab has states [first, first + count), and a state takes state_words words. A dispatch binds
 // one slab to read from (from_first, from_count) and one slab to write to (to_first, to_count). There is a dispatch for each pair of slabs,
 // and it computes a span if both conditions are met:
-//   The slab to read from has the state that the span reads. If the span reads no state: from_first is 0.
-//   The slab to write to has a state that the span saves. If the span saves no state: to_first is 0.
+//   The slab to read from has the state that the span reads, or the span reads no state and from_first is 0.
+//   The slab to write to has a state that the span saves, or the span saves no state and to_first is 0.
 // So each span is computed at least once, and again, with equal results, only if its saves lie in several slabs.
 PUMICE_CONSTANT(kSpanWords, 7);
 PUMICE_CONSTANT(kNoState, 0xffffffff);
@@ -378,7 +379,7 @@ PUMICE_CONSTANT(kNoState, 0xffffffff);
 // conv.comp computes out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c]).
 // The state after row t has the rows in[t - (TAPS - 2)], ..., in[t], one after another.
 // A group handles one span and LANES columns: groups = spans * blocks, blocks = ceil(width / LANES).
-// The bound rows of `out` begin with the first row of the block of rows, and the bound rows of `in` begin `halo` rows earlier.
+// The bound rows of `out` begin with the first row of the block of rows that the dispatch handles, and those of `in` `halo` rows earlier.
 // Bindings: 0 in, 1 out, 2 vectors (taps, bias), 3 meta, 4 states to read, 5 states to write.
 struct ConvParams {
   uint first_group, groups;
@@ -534,7 +535,7 @@ constexpr std::uint32_t store_span(std::uint32_t dim, std::uint32_t lanes) {
 struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
   std::uint32_t rows;                // maximum number of rows in a tile
-  std::uint32_t queries, keys;       // QUERIES, KEYS
+  std::uint32_t queries, keys;       // values of the specialisation constants QUERIES and KEYS
   bool operator==(const AttendTile&) const = default;
 };
 constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, std::uint32_t rows) {
@@ -569,8 +570,8 @@ constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t grou
 constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_t parts, std::uint32_t value_dim) {
   return queries * parts * (padded_dim(value_dim) + 2);
 }
-// Returns COLS of scan.comp, the number of columns of a head's matrix that a group holds in registers: as many as possible, at most 32, so
-// that a lane has at most 32 numbers.
+// Returns COLS of scan.comp, the number of columns of a head's matrix that a group holds in registers. It is the largest power of two up to
+// 32 with which each of the kScanLanes lanes has at most 32 numbers.
 constexpr std::uint32_t scan_cols(std::uint32_t key_dim) {
   std::uint32_t cols = 32;
   while (cols > 2 && key_dim * cols > 32 * kScanLanes) cols /= 2;

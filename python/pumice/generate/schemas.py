@@ -24,15 +24,15 @@ MOST_PATTERNS = 500  # maximum number of patterns in a schema; with 5,000, each 
 # automaton has as many states. At the maximum, it takes 1 s to build.
 MOST_MULTIPLE = 100_000
 
-# The JSON Schema keywords that llguidance enforces. llguidance refuses the keywords in RELAXABLE that are not in this list. All other
-# keywords are annotations.
+# The JSON Schema keywords that llguidance enforces. It refuses keywords that are in RELAXABLE and not in this list. Keywords in neither
+# list are annotations.
 ENFORCED = (
     "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format",
     "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
     "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
 )  # fmt: skip
-# Regular expressions for dates and times. The compiler's own expressions allow 29 February in every year, and a leap second in any minute.
-# These allow a leap second only as 23:59:60 UTC, because an expression for all offsets from UTC would have 72 KB.
+# Regular expressions for dates and times. They replace the compiler's own, which allow 29 February in every year, and a leap second in any
+# minute. _TIME allows a leap second only as 23:59:60 UTC, because an expression for all offsets from UTC would have 72 KB.
 _DAY = (
     r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|"
     r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
@@ -66,7 +66,7 @@ _IDLE: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 # Keywords whose values are counts. JSON Schema allows 2.0 for 2, which the compiler refuses, so prepared() converts such numbers.
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-# Keywords that restrict nothing unless one of the listed keywords is beside them.
+# Keyword -> other keywords. Without any of these beside it, the keyword restricts nothing.
 _IDLE_WITHOUT = {
     "if": ("then", "else"), "then": ("if",), "else": ("if",), "minContains": ("contains",), "maxContains": ("contains",),
 }  # fmt: skip

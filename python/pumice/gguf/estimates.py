@@ -28,7 +28,7 @@ _WINDOWS, _WINDOW = 4, 512  # number of texts with which _speeds() measures, and
 # Number of multiply-adds that the choice of codes takes for each row and each pair of columns of a matrix: 1/2 for the feedback of errors
 # (feedback.cpp), 1 for each of two passes of coordinate descent, and 1/2 for each of two losses (products.cpp).
 _FEEDBACK = 0.5 + 2 + 2 * 0.5
-_MOST_COLUMNS = 8192  # equals Products::kMostColumns
+_MOST_COLUMNS = 8192  # maximum number of columns of a block, equal to Products::kMostColumns
 
 
 @dataclass(frozen=True)

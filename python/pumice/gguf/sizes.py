@@ -21,7 +21,7 @@ from .container import Tensor
 from .mixes import Chooser, Outline
 from .packing import fits, pack_rows, unpack_rows
 
-_SAMPLE = 1 << 15  # a matrix's error in a format is measured with this many weights: whole rows, evenly spread over the matrix
+_SAMPLE = 1 << 15  # the error of a matrix in a format is measured on about so many weights, in rows that are spread over the matrix
 # Pairs (pattern of matrix names, slope). The first pattern that matches counts. The slope is the divergence, in nats, that a relative
 # squared error of 1 in all these matrices would add. It is the geometric mean of the slopes of SmolLM2 135M and Gemma 3 270M. These were
 # measured over 576 tokens, with the matrices of one pattern in Q4_0 and all other weights in Q8_0.

@@ -75,6 +75,6 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
         origins = list(server.settings.cors_origins)
         middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]))
     application = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
-    application.router.redirect_slashes = False  # a path with one more slash is another path, and gets 404
+    application.router.redirect_slashes = False  # a path with an additional slash at its end is another path, and gets 404
     application.state.server = server
     return application

@@ -101,8 +101,8 @@ class Settings:
         for name in self.sampling:
             if name not in known:
                 raise unknown_keyword("sampling", name, known)
-        # `sampling` and `chunk_seconds` are checked when the server starts. Otherwise every request would get 400 for a wrong value, which
-        # blames the client. Only what depends on the model's own settings or its tokenizer is checked with each request.
+        # `sampling` and `chunk_seconds` are checked here. Otherwise every request would get 400 for a wrong value, which blames the client.
+        # Only what depends on the model's own settings or its tokenizer is checked with each request.
         check_without_model(self.sampling)
         check_without_model({"chunk_seconds": self.chunk_seconds})
         for alias, name in self.aliases.items():
