@@ -29,7 +29,7 @@ shared uint lane_counts[LANES], bin_counts[LANES];  // for each subgroup: the nu
 shared uint chosen_bin, chosen_above, taken, first_bad, best;
 shared uvec2 chosen[SORTED];
 
-uint row, block;  // `block` is used only in STAGE 0
+uint row, block;  // the row of this group; in STAGE 0 also its block of the row
 
 uint order_of(uint bits) { return bits << 1 == 0 ? 0x80000000u : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u; }
 uint bits_of(uint order) { return (order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order; }

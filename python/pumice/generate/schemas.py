@@ -281,8 +281,8 @@ def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
         if len(read) < len(named):
             raise GrammarError(f"{where}: two of its patterns are the same: {', '.join(shown(pattern) for pattern in named)}")
         for pattern, given in read.items():
-            # Raises an error and does not use the changed pattern, because a key with a NUL character would no longer match it. The key
-            # would then match another pattern, or count as an additional key.
+            # `better` does not match keys with a NUL character. It is not used, because such a key would then match another pattern, or
+            # count as an additional key.
             if (better := _without_nul(pattern, where)) != pattern:
                 raise GrammarError(
                     f'{where}: {shown(given)} cannot be enforced, because a class of characters leaves out " or \\ and not the NUL '

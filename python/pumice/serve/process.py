@@ -102,7 +102,7 @@ class Process(uvicorn.Server):
         while self.served.calls and time.monotonic() < end:
             await asyncio.sleep(0.02)
 
-    # Replaces uvicorn's method, which raises the signal again at the end, so that the exit code would not be 0.
+    # Replaces uvicorn's method. That one raises the signal again at the end, and the exit code would then not be 0.
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handles SIGTERM and Ctrl-C, if this is the main thread."""

@@ -194,7 +194,7 @@ class Workers:
         finally:
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
-            os._exit(code)  # skips what the parent would do at its end
+            os._exit(code)  # and not sys.exit(), which would also run what the parent does at its end
 
 
 def run(
@@ -234,5 +234,5 @@ def run(
     if (others := threading.active_count() - 1) > 0:
         logger.debug("%d other threads run at the fork", others)
     gc.collect()
-    gc.freeze()  # otherwise each worker's garbage collector would write to the pages of all objects, which would end the sharing
+    gc.freeze()  # keeps the workers' garbage collectors from writing to existing objects, whose memory pages are shared until then
     return Workers(models, settings, count, listening, ready).run()
