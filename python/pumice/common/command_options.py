@@ -61,7 +61,7 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "compute": (str, '"auto" or "float32"'),
     "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
 }
-# The same options and those of the chat template, for the commands that hold conversations.
+# The options in LOADING and those of the chat template, for the commands that hold conversations.
 LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {
     "chat_template": (str, "a file with a Jinja template, or the name of one of the model's own, in place of the model's"),
 }
