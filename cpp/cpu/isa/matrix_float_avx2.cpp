@@ -18,9 +18,10 @@ __m256 widen(const std::uint8_t* words) {
 }
 
 // Four columns of eight rows of F8_E4M3, as floats that are 2^-120 times the values. A multiplication and a shift move the code's bits to
-// their positions in the upper half of a float. Both extend the sign to the top five bits, of which the mask keeps one. Subnormal codes
-// become subnormal floats. Zen 3 multiplies them as fast as others. On Intel processors such a multiplication takes 150 cycles, which adds
-// about a tenth to the time: only one of 9,000 codes is subnormal if weights are normally distributed and 128 x 128 weights share a scale.
+// their positions in the upper half of a float. Both operations extend the sign to the top five bits, of which the mask keeps one.
+// Subnormal codes become subnormal floats. On Zen 3, multiplying such a float is as fast as any other multiplication. On Intel processors
+// it takes 150 cycles, but only one of 9,000 codes is subnormal (if weights are normally distributed and 128 x 128 weights share a scale),
+// so the product takes only about a tenth longer.
 struct FourColumns {
   __m256 of[4];
 };
@@ -31,9 +32,9 @@ inline FourColumns four_columns(const std::uint8_t* codes) {
   return {{masked(_mm256_slli_epi32(even, 16)), masked(_mm256_slli_epi32(odd, 16)), masked(even), masked(odd)}};
 }
 
-// An assembly version of tile<Format::F32, 1, 6>. Its results have the same bits. It takes 21 instructions per column, but GCC 12's code
-// takes 26, and spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread also needs issue
-// slots. Two Zen 3 cores then reach 158 GFLOP/s with the assembly, 130 with GCC's code, 142 with GCC's unrolled code and 148 with OpenBLAS.
+// An assembly version of tile<Format::F32, 1, 6>. Its results have the same bits. It takes 21 instructions per column. GCC 12's code takes
+// 26, or spills registers if the loop is unrolled. The difference matters when the core's other hardware thread also needs issue slots. Two
+// Zen 3 cores then reach 158 GFLOP/s with the assembly, 130 with GCC's code, 142 with GCC's unrolled code and 148 with OpenBLAS.
 #define PUMICE_COLUMN(w, x)                   \
   "vmovups " #w                               \
   "(%[panel]), %%ymm12\n\t"                   \
