@@ -11,9 +11,8 @@
 // and likewise for columns 1 and 3. The term w0 w2 depends only on the weights, and x0 x2 only on the activations. The sums of these terms
 // are computed once, and isum starts from these sums. Four columns then take one multiplication and three additions instead of two
 // multiplications and two additions. That is faster on Zen 3, which can multiply integers on two of its four vector pipes and add on all
-// four: 25.7 multiply-adds per cycle instead of 23.1. Q8_0 does not use this method, because it was slower with blocks of 32 columns and
-// with starts that are computed for each panel.
-//
+// four: 25.7 multiply-adds per cycle instead of 23.1. For Q8_0 this method was slower, because a block has only 32 columns and its starts
+// must be computed for each panel.
 // Intermediate sums may wrap, because they are exact modulo 2^32 and the final sum fits in 32 bits. The factors of a product, such as
 // w0 + x2, fit in 16 bits (kernels.h).
 #pragma once
@@ -49,9 +48,9 @@ static_assert(sizeof(FixedBlock) % 64 == 0);
 struct ByteBlock {
   static constexpr int kColumns = kByteBlock;
   float scale[kGroupRows];
-  // A pair of words for each row, which are minus the sum of the row's codes, and 0. Kernels also split a zero point (ByteRows::zeros) into
-  // two words, its low and its high half. An instruction that multiplies pairs of words and adds the two products then computes -sum * zero
-  // point. Zero points are below 2^15, so the low half is not negative as a signed word.
+  // For each row, minus the sum of the row's codes, and 0. Kernels multiply this pair of words by the two halves of a zero point
+  // (ByteRows::zeros) and add the two products. The result is -sum * zero point, because zero points are below 2^15 and the low half is
+  // therefore the zero point itself.
   std::int16_t minus_sum[kGroupRows][2];
   std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four neighbouring codes c0 to c3 of a row
   std::int8_t codes[kColumns / 4][kGroupRows][4];

@@ -47,8 +47,8 @@ struct FixedNeon {
   static constexpr int kRows = T::kRowVectors;
   static_assert(kMostTokens % T::kTokens == 0 && T::kTokens % T::kSumTokens == 0);
 
-  // The activations of a panel, which are up to three kinds of bytes (fill_x() of the source stores them), scales, and zero points minus
-  // 128. If the last tile has fewer tokens, the missing tokens are zeros.
+  // The activations of a panel. `codes` has up to three kinds of bytes, which fill_x() of the source stores. `zeros` has the zero points
+  // minus 128. If the last tile has fewer tokens, the missing tokens are zeros.
   struct PanelX {
     alignas(64) std::int8_t codes[kPanelBlocks][3][kMostTokens * kFixedBlock];
     float scales[kPanelBlocks][kMostTokens];
@@ -218,8 +218,8 @@ struct FixedNeon {
   };
 
   // ---------------------------------------------------------------- products
-  // Multiplies one group by P * kSumTokens tokens, from `token` on, over `blocks` blocks of the source. Not inlined, because GCC would then
-  // spill the registers of the tile to keep variables of the surrounding loops in registers.
+  // Multiplies one group by P * kSumTokens tokens, from `token` on, over `blocks` blocks of the source. Not inlined, because otherwise GCC
+  // would spill the registers of the tile to keep variables of the surrounding loops in registers.
   template <class Source, int P>
   [[gnu::noinline]] static void tile_of(const PanelW& w, const PanelX& x, std::int64_t token, int blocks, float (*sums)[16], Ahead& ahead) {
     constexpr int kParts = kFixedBlock / Source::kColumns;

@@ -15,8 +15,8 @@ template <Vectors512 V>
 struct FloatTiles512 {
   using Floats = typename V::Floats;
 
-  // Number of tokens of a tile, which has one chain of sums per token. With 8 chains the latency of a multiply-add is hidden, if two
-  // multiply-adds start per cycle. Activations are broadcast from memory.
+  // Number of tokens of a tile. Each token has its own chain of sums. Eight chains hide the latency of a multiply-add if two multiply-adds
+  // start per cycle.
   static constexpr int kTile = V::kSizes.float_tokens;
 
   template <Format F>

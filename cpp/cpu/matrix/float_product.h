@@ -48,11 +48,11 @@ struct FloatProduct {
   static constexpr int kTokens = 72;
   static constexpr int kGroups = 4;  // number of groups that fit in the local array `sums`, which takes 18 KiB
 
-  // kFew and kFewPanels are the largest numbers of tokens for which few_tokens() is used. kFew is for float weights. few_tokens() then
-  // reads the weights directly from the group, all columns in one pass. kFewPanels is for quantized weights, which are first converted to
-  // panels of floats. A tile of n tokens has kFewGroups[n] groups, so that 8 to 12 chains of sums (on AVX2) hide the latency of a
-  // multiply-add. Tiles of one group prefetch float weights. (For 8 tokens and F32 weights in memory, Sapphire Rapids reads 5.9 GB/s with
-  // panels, 6.5 GB/s with these tiles without prefetching, and 8.5 GB/s with prefetching.)
+  // few_tokens() multiplies up to kFew tokens by float weights, and up to kFewPanels tokens by quantized weights. It reads float weights
+  // directly from the group, all columns in one pass. Quantized weights are first converted to panels of floats. A tile of n tokens has
+  // kFewGroups[n] groups, so that 8 to 12 chains of sums (on AVX2) hide the latency of a multiply-add. Tiles of one group prefetch float
+  // weights. (For 8 tokens and F32 weights in memory, Sapphire Rapids reads 5.9 GB/s with panels, 6.5 GB/s with these tiles without
+  // prefetching, and 8.5 GB/s with prefetching.)
   static constexpr int kMostFew = 8, kFew = T::kTile < kMostFew ? T::kTile : kMostFew, kFewPanels = 3;
   static constexpr int kFewGroups[kMostFew + 1] = {0, 4, 3, 2, 1, 1, 1, 1, 1};
   template <Format F, int N>

@@ -14,8 +14,8 @@
 // One 32-byte vector then holds 4 columns of 8 rows, which is the order for instructions that multiply the 4 bytes of every dword by the
 // same 4 activations.
 //
-// The group of some rows has as many bytes as the file's blocks of the same rows. The exceptions are Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS
-// (+1.5 %), Q3_K (+3.6 %), IQ1_E and IQ2_E (+7.5 %), IQ3_XXS_E and IQ3_S_E (+3.0 %), because their scales of 4 and 6 bits become bytes.
+// A group has as many bytes as its rows have in the file. The exceptions are Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS (+1.5 %), Q3_K (+3.6 %),
+// IQ1_E and IQ2_E (+7.5 %), IQ3_XXS_E and IQ3_S_E (+3.0 %), because their scales of 4 and 6 bits become bytes.
 //
 // A code of A4 plus the lift of its row is a code of Q5_0 (0 to 31) with the same value. The sums of A4 therefore have the same bits as
 // those of the same weights in Q5_0.
@@ -57,7 +57,7 @@ struct Layout {
   int fields;       // number of scale fields in a block
   int field_bytes;  // number of bytes of one field of one row
   bool minima;
-  float unit = 1;  // with two levels of scales, the scale of a super-block is unit * d for the stored number d; a power of two
+  float unit = 1;  // a power of two; with two levels of scales, a super-block stores d, and its scale is unit * d
   // True for A4. Its super-blocks have one level of scales, but begin with a head. The head holds a scale and a lift for each row. The lift
   // is added to the codes of the row.
   bool lifted = false;

@@ -1,6 +1,6 @@
-// Declarations of the kernels over 512-bit vectors, for the files that fill the kernel tables. V is a type with the operations of
-// simd512.h. The files that fill the tables need not define V. Files in isa/ instantiate the structs for Native512 and NeonDot, and files
-// in tests/cpp/cpu/emulated instantiate them for emulated vectors.
+// Declarations of the kernels over 512-bit vectors, for the files that fill the kernel tables. V is a vector type with the operations of
+// simd512.h, which these files need not define. Files in isa/ instantiate the structs for Native512 and NeonDot, and files in
+// tests/cpp/cpu/emulated instantiate them for emulated vectors.
 #pragma once
 
 #include "cpu/matrix/fixed.h"

@@ -1,9 +1,9 @@
 // Kernels of the quantized formats over vectors of 512 bits. The formulas of their sums are in matrix/layout.h.
 //
-// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes a byte, its
-// code, and its value is code - offset. Codes are unsigned unless V::kSignedCodes is true. An integer sum starts at -offset * (sum of x),
-// where x are the codes of activations. Adding the products code * x then gives the sum of value * x. V::dot_codes() adds in 32 bits, so
-// these sums never overflow.
+// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes one byte, its
+// code. The weight's value is code - offset. Codes are unsigned unless V::kSignedCodes is true. An integer sum starts at -offset * (sum of
+// x), where x are the codes of activations. Adding the products code * x then gives the sum of value * x. V::dot_codes() adds in 32 bits,
+// so these sums never overflow.
 #pragma once
 
 #include <type_traits>
@@ -271,8 +271,8 @@ struct Quantized512 {
   // and their factors. Its twelve products take eight loads (two of weights, six of activations). A tile of 1 group and 8 tokens takes nine
   // loads for eight products. It has 0.82 of the speed on Sapphire Rapids, which can load two vectors and multiply two vectors per cycle.
   // On Zen 4 both tiles are as fast as the multipliers allow.
-  // With two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled sums of the first sub-block are kept until the second is done. Six tokens would then
-  // need 36 sums and spill registers. Four tokens are 1.08 times as fast.
+  // With two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled sums of the first sub-block are kept until the second is done. A tile of six tokens
+  // would then need 36 sums and spill registers. A tile of four tokens is 1.08 times as fast.
   // With NEON, a tile of 1 group and 4 tokens uses 24 of 32 registers for integer sums, weights and activations. Float sums are in memory.
   static constexpr int kTileGroups = V::kSizes.groups, kTileTokens = l.subs == 2 ? V::kSizes.tokens_two_subs : V::kSizes.tokens;
   static constexpr int kPanelBlocks = 8;  // 256 columns, whose codes take 4 KiB

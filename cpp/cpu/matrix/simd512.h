@@ -75,7 +75,7 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   requires std::same_as<decltype(V::kStart), const std::int32_t>;
   { V::start_sums() } -> IntsOf<V>;  // returns kStart in every dword
   { V::sums_to_floats(i) } -> FloatsOf<V>;
-  V::to_memory(f);  // asks the compiler to keep f in memory until its next use, if V has too few registers for it
+  V::to_memory(f);  // if V has few registers, asks the compiler to keep f in memory until f is used again
 
   // Operations on floats.
   { V::to_floats(i) } -> FloatsOf<V>;

@@ -126,7 +126,7 @@ struct Native512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
   }
   // Shifts the bits of F8_E4M3 codes to the bits of floats, like four_columns() of isa/matrix_float_avx2.cpp. The first line computes the
-  // same `words` for bytes 0 and 2, and the same for bytes 1 and 3. The compiler computes each of these two vectors only once.
+  // same vector for bytes 0 and 2, and the same for bytes 1 and 3, so the compiler computes only two vectors for all four bytes.
   template <int kByte>
   PUMICE_OPERATION Floats e4m3(Ints codes) {
     Ints words = kByte % 2 == 0 ? _mm512_maddubs_epi16(_mm512_set1_epi16(16), codes) : _mm512_srai_epi16(codes, 4);

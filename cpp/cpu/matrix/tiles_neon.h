@@ -1,9 +1,9 @@
 // Integer products of a register tile on 64-bit ARM. A register tile is 16 rows of weights by a few tokens. One register has the 32-bit
 // sums of 4 / kSumTokens rows and kSumTokens tokens, so a tile has kRowVectors registers for every kSumTokens tokens.
 //
-// Weights are signed bytes in the order in which products() loads them, with 16 bytes for each column. Activations are signed bytes: kBlock
-// columns of one token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2), then those of the next token or pair. A token takes kBlock
-// bytes in either case.
+// Weights are signed bytes in the order in which products() loads them, with 16 bytes for each column. Activations are signed bytes, with
+// kBlock bytes for each token. They are stored token after token if kSumTokens is 1, and pair of tokens after pair of tokens if kSumTokens
+// is 2.
 #pragma once
 
 #include <arm_neon.h>
@@ -19,7 +19,7 @@ namespace {
 inline constexpr std::int32_t kSumStart = 0x4B400000;
 inline constexpr int32x4_t kSumStarts = {kSumStart, kSumStart, kSumStart, kSumStart}, kZeroStarts = {};
 // Loads the start of a register of sums. `volatile` forces one load for each register. Otherwise GCC would load one register and copy it to
-// the others. Copies are arithmetic instructions, and these limit the speed of a tile, but loads do not limit it.
+// the others. Copies are slower than loads here, because arithmetic instructions, which include copies, limit the speed of a tile.
 [[gnu::always_inline]] inline int32x4_t loaded(const int32x4_t& start) { return *const_cast<const volatile int32x4_t*>(&start); }
 [[gnu::always_inline]] inline int32x4_t start_sum() { return loaded(kSumStarts); }
 [[gnu::always_inline]] inline float32x4_t small_sums(int32x4_t sums) {
