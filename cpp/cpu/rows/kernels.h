@@ -87,8 +87,8 @@ PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, 
     above = max(values[i], above);
     wrong = fma(values[i], zero, wrong);
   }
-  // The largest bits show whether a value is NaN or infinite, because for floats that are not negative, the bits have the same order as the
-  // floats, and the bits of NaN are larger than all others.
+  // Floats that are not negative have the same order as their bits, in which infinity and NaN are above all other values. The maximum of
+  // the bits therefore shows whether a value is NaN or infinite.
   const std::int32_t above_bits = max_lane(magnitude(above + wrong));
   const float low = max_lane(zero - below), span = __builtin_bit_cast(float, above_bits) + low, steps = kByteSteps;
   Scale s{0.0f, 0.0f};
@@ -323,7 +323,7 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(row + i, count), count); });
     return;
   }
-  // If `weighted` is true, the weights of the segment's rows are 1, 2, 3 and so on. This count includes the rows of the prompt.
+  // If `weighted` is true, row r of the segment has the weight r + 1, where r = 0 is the first row of the prompt.
   const bool weighted = kind == PoolKind::weighted_mean;
   const float kept = static_cast<float>(rows - prompt);
   const float total = weighted ? kept * static_cast<float>(rows + prompt + 1) / 2.0f : kept;
