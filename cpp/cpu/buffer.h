@@ -1,5 +1,5 @@
-// A Buffer owns memory that is aligned to 64 bytes. Large buffers are mapped from the system, so that only used pages take physical memory.
-// They also request huge pages.
+// A Buffer owns memory that is aligned to 64 bytes. A large Buffer is mapped from the system and requests huge pages. Only its used pages
+// take physical memory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace pumice::cpu {
 class Buffer {
  public:
   Buffer() = default;
-  // Throws out_of_memory if the memory cannot be allocated. The message has the number of bytes and `what`, which says what they are for.
+  // Throws out_of_memory if the memory cannot be allocated. `what` says in the error message what the memory is for.
   Buffer(std::uint64_t bytes, const std::string& what);
   ~Buffer() { release(); }
   Buffer(Buffer&& other) noexcept { swap(other); }

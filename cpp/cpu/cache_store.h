@@ -10,8 +10,9 @@
 
 namespace pumice::cpu {
 
-// Number of columns in a strip. The state of Scan is stored head after head, each head strip after strip, and each strip row after row. A
-// task works on one strip, which is therefore contiguous. Columns beyond the last column are zeros.
+// Number of columns in a strip. The state of Scan has one matrix per head. Each matrix is divided into strips of neighbouring columns. A
+// strip is stored row after row, so that the task that works on it reads contiguous memory. Zeros fill the last strip if it has fewer
+// columns.
 inline constexpr std::int32_t kStripCols = 16;
 constexpr std::int64_t strips_of(std::int32_t cols) { return (cols + kStripCols - 1) / kStripCols; }
 

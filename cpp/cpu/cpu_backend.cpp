@@ -91,8 +91,8 @@ class CpuBackend final : public Backend {
 
   std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const override { return sketch_ranks(head, step_bytes); }
 
-  // Batches have 144 rows, because products divide them into two blocks of 72 rows (block_rows()), which are whole tiles of 6 rows. With so
-  // few rows, the activations of a small encoder stay in a core's L2 cache or are only a little larger.
+  // Returns the number of token rows in an encoder's batch. Products divide 144 rows into two blocks of 72 rows (block_rows()), which are
+  // whole tiles of 6 rows. The activations of 144 rows of a small encoder fit in a core's L2 cache or are only a little larger.
   std::int64_t batch_rows() const override { return 144; }
 
   int workers() const override { return team_->threads(); }

@@ -9,8 +9,8 @@
 namespace pumice::cpu {
 namespace {
 
-// Factor by which the weight of each earlier step of a layer is multiplied at a new step. A new step has the weight 1. For each expert,
-// ExpertCache adds up the weights of the steps that chose the expert (Layer::chosen).
+// ExpertCache counts for each expert how many steps of the layer chose it (Layer::chosen). At each new step of the layer, the counts so far
+// are multiplied by this factor, so that older steps count less.
 constexpr float kFade = 0.98f;
 
 // The layout of a unit, which holds all matrices of one expert in the cache. `bytes` is the size of the unit, and at[i] is the offset of
@@ -177,8 +177,8 @@ void ExpertCache::fill(const Parallel& parallel, const std::function<void(std::u
     for (Place& place : pool.places) place.whole = place.layer >= 0;
 }
 
-// Returns the weighted fraction of the recent steps of the expert's layer in which the expert was chosen. The result is exactly 1 for every
-// expert that was chosen in all steps, so that such experts compare as equal.
+// Returns the fraction of the layer's recent steps that chose the expert, where older steps count less (kFade). The result is exactly 1 for
+// every expert that all steps chose, so that such experts compare as equal.
 float ExpertCache::share(const Place& place) const {
   const Layer& layer = layers_[static_cast<std::size_t>(place.layer)];
   return layer.steps == 0 ? 0 : layer.chosen[static_cast<std::size_t>(place.expert)] / layer.steps;

@@ -23,8 +23,8 @@ struct ExpertLayer {
   bool operator==(const ExpertLayer&) const = default;
 };
 
-// Returns one ExpertLayer for each different set of matrices of the Experts operations in these programs. A matrix that two different
-// layers use is in neither of these layers.
+// Returns one ExpertLayer for each different set of matrices of the Experts operations in these programs. A matrix that is in two different
+// sets is left out of both.
 std::vector<ExpertLayer> expert_layers(std::span<const Program* const> programs);
 
 // Numbers of bytes. `all` is the size of all packed experts, and `least` is the smallest possible size of an ExpertCache for them. A step
@@ -38,10 +38,10 @@ ExpertBytes expert_bytes(std::span<const ExpertLayer> layers, const WeightShapes
 // Experts of equal size share a pool of places. Each pool has room for all experts of its largest layer. The other bytes of the cache are
 // divided among the pools in proportion to the bytes that each pool's experts still need.
 //
-// An expert that must be read replaces the expert with the lowest ExpertCache::share(). This is the fraction of the recent steps of the
-// layer in which the expert was chosen (about 50 steps, with higher weights for later steps). Among equal fractions, it replaces the expert
-// that was needed most recently. A step runs the layers in order, so that expert is the last one to be needed again. (If the least recently
-// needed expert were replaced, each step of a long prompt would read all experts.)
+// An expert that must be read replaces the expert with the lowest ExpertCache::share(), which is the fraction of about 50 recent steps of
+// the layer that chose the expert. If several experts have the lowest share, the expert that was needed most recently is replaced. Every
+// step runs the layers in the same order, so this expert will be the last one to be needed again. (If the least recently needed expert were
+// replaced, each step of a long prompt would read all experts.)
 class ExpertCache {
  public:
   // The numbers in ExpertLayer::matrices are indices in `sources`, from which experts are read, and in `matrices`, to which the cache
@@ -55,8 +55,8 @@ class ExpertCache {
   // Called after experts were read. Throws if the model's file has changed.
   std::function<void()> require_unchanged;
 
-  // Reads all experts once, so that damaged data are found during the load, and keeps experts until all places are used. `parallel` runs
-  // jobs as Team::parallel() does. `done` is called with the number of bytes that a job has read.
+  // Reads all experts once, so that damaged data are found during the load, and keeps experts in the cache until it is full. `parallel`
+  // runs jobs as Team::parallel() does. `done` is called with the number of bytes that a job has read.
   using Parallel = std::function<void(std::int64_t jobs, const std::function<void(std::int64_t index, int thread)>& job)>;
   void fill(const Parallel& parallel, const std::function<void(std::uint64_t bytes)>& done);
 
@@ -79,8 +79,8 @@ class ExpertCache {
     std::vector<std::uint64_t> at;           // [index in ExpertLayer::matrices]: offset of the matrix in a unit
     std::vector<const std::uint8_t*> units;  // [expert]: address of the expert's unit; null if the expert is not in the cache
     std::vector<std::int32_t> places;        // [expert]: index in Pool::places; -1 if the expert is not in the cache
-    std::vector<float> chosen;               // [expert]: sum of the weights (kFade) of those steps of the layer that chose the expert
-    float steps = 0;                         // sum of the weights of all steps of the layer
+    std::vector<float> chosen;               // [expert]: number of steps that chose the expert, where older steps count less (kFade)
+    float steps = 0;                         // number of all steps of the layer, where older steps count less in the same way
   };
 
   // Assigns places to `experts` of a layer, none of which is in the cache. These places are free or hold experts that the current pass does

@@ -44,15 +44,16 @@ using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std:
 using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                             std::int64_t count, float* out, std::int64_t out_stride);
 
-// Fixed point, for float weights that may be rounded (Rounding::floats). There is one scale for each row and 64 columns. Weights are about
-// scale * code with |code| <= 4095, and activations are about scale * code with |code| <= 8191. The sum of the 64 products of a block then
-// fits in 32 bits. On AVX2, fixed point is 1.5 times as fast as float32, because the instruction vpmaddwd adds 16 products and a float32
-// multiply-add only 8. The weights take 0.53 times the bytes of float32. The rounding errors are 1/20 of those of int8.
+// Products in fixed point are for float weights that may be rounded (Rounding::floats). There is one scale for each row and 64 columns.
+// Weights are about scale * code with |code| <= 4095, and activations are about scale * code with |code| <= 8191. The sum of the 64
+// products of a block then fits in 32 bits. On AVX2, fixed point is 1.5 times as fast as float32, because the instruction vpmaddwd adds 16
+// products and a float32 multiply-add only 8. The weights take 0.53 times the bytes of float32. The rounding errors are 1/20 of those of
+// int8.
 inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
-static_assert(kFixedWeight + kFixedActivation <= INT16_MAX &&
-              kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // so that FixedRows::starts fit in 32 bits
+// The sum of a weight's code and an activation's code fits in 16 bits, and an element of FixedRows::starts fits in 32 bits.
+static_assert(kFixedWeight + kFixedActivation <= INT16_MAX && kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);
 
 // Activations in fixed point, block-major like QuantRows: codes[block][row][64], scales[block][row] and starts[block][row]. Codes in
 // columns past `cols` are zeros. A start is minus the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring codes of a
@@ -113,9 +114,9 @@ struct FormatKernels {
   // Converts row `lane` of a group to floats, with the same bits as unpack() in core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
   ProductF32 product_f32;  // does not round activations; used for compute="float32" and for float weights
-  // May round activations to bfloat16. This is the same function as product_f32, except for BF16 weights on avx512_bf16. For these,
-  // product_bf16 is the only kernel whose bits differ from those of other instruction sets (docs/numerics.md). In this kernel too, the bits
-  // of a row do not depend on the other rows.
+  // Like product_f32, but may round activations to bfloat16. Only the kernel for BF16 weights on avx512_bf16 does so, and its results
+  // therefore differ from those of other instruction sets (docs/numerics.md). In all other cases product_bf16 is the same function as
+  // product_f32. In both cases the bits of a row do not depend on the other rows.
   ProductF32 product_bf16;
   ProductInt8 product_int8;  // null if the format is not quantized (info(format).quantized)
   // Multiplies the weights, without rounding them, by activations in fixed point (FixedRows). Null except for Q8_0, where product_fixed is
@@ -174,7 +175,7 @@ struct AttendCall {
   const std::uint8_t* const* pages;  // addresses of the kv head's pages; pages[i] holds positions [32 i, 32 i + 32)
   std::int64_t chunk;                // index of the chunk
   std::int64_t reach = 0;            // `bias` and `places` clamp distances to [-reach, reach]
-  // 2 reach + 1 indices (see Query), one for each distance. Null if the operation has no `places`.
+  // The index p of the terms by_query[p] and by_key[p] (Query) for each of the 2 reach + 1 distances. Null if there are no such terms.
   const float* places = nullptr;
   std::int64_t by_key_stride = 0;
 };
@@ -282,10 +283,11 @@ struct RowKernels {
   // Computes decay = exp(rate * dt) and gain for each row, with dt = max(softplus(step + step_bias), floor). gain is strength *
   // sigmoid(beta), or dt if beta is null.
   void (*scan_gates)(const ScanGates& call, std::int64_t rows, float* decay, float* gain);
-  // Computes `rows` rows (at least one) of Scan. `from` is the strip before the first row. The strip after the last row is written to `to`,
-  // which may be the same memory as `from`. v and out have `count` columns (1 to 16); the strip's other columns stay zero.
+  // Computes `rows` rows (at least one) of Scan for one strip of the state. `from` has the strip's numbers before the first row, and `to`
+  // gets its numbers after the last row. `from` and `to` may be the same memory. v and out have `count` columns (1 to 16); the strip's
+  // other columns stay zero.
   void (*scan)(const ScanCall& call, std::int64_t rows, int count, const float* from, float* to);
-  // Pools rows [prompt, rows) of one segment into one row.
+  // Pools the rows of one segment into one row. The first `prompt` rows are left out.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   // Returns log(sum of exp(x[i])) for n values.
   double (*log_sum_exp)(const float* x, std::int64_t n);

@@ -205,8 +205,8 @@ class CpuLowering {
     give_areas(plan_, lives_, program_.output, in_blocks_);
   }
 
-  // Called when an operation writes to the view `v`. Codes that were made from a view that overlaps `v` are then no longer valid, and such
-  // a view no longer holds the output of a norm.
+  // Called when an operation writes to the view `v`. Forgets the codes that were made from views that overlap `v`, and the norms whose
+  // output was in such a view.
   void written(const View& v) {
     std::erase_if(quantized_now_, [&](const Quantized& q) { return overlap(q.view, v); });
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });

@@ -118,7 +118,7 @@ struct AttendStep {
   Attend op;
   std::int32_t shape;
 };
-// Merges the partial results of the chunks of a unit if several tasks have computed them.
+// Merges the partial results of AttendStep for the chunks of keys, if different tasks computed the chunks.
 struct MergeStep {
   Attend op;
   std::int32_t shape;
@@ -142,8 +142,8 @@ struct LogProbStep {
 struct TopStep {
   Top op;
 };
-// The data of the next four steps. They are the steps of a Linear that is followed by Top and whose matrix can have a sketch
-// (steps/sketch.cpp). If a run does not use the sketch, RestStep does the work of LinearStep, and the other three steps do nothing.
+// The data of each of the next four steps. Together, these steps compute a Linear that is followed by Top and whose matrix can have a
+// sketch (steps/sketch.cpp). If a run does not use the sketch, RestStep does the work of LinearStep, and the other three steps do nothing.
 struct Sketching {
   View in;
   ProductPart part;
@@ -203,8 +203,8 @@ struct QuantizedPlace {
   std::int64_t cols = 0;
   std::int32_t area = -1;
   Codes codes = Codes::int8;
-  // With Codes::bytes, one of the matrices that multiply these codes, because the codes depend on the norm that is folded into the matrix.
-  // Otherwise `none`.
+  // With Codes::bytes, a matrix that multiplies these codes; otherwise `none`. The matrix is needed because the codes depend on the norm
+  // that is folded into it.
   MatrixId folded = MatrixId::none;
   std::int32_t pairs = 1;  // number of pairs per row if these are codes of Experts; otherwise 1
   std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }

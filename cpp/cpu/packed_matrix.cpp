@@ -159,8 +159,8 @@ std::uint64_t PanelPacker::check(const Panel& panel) {
   return static_cast<std::uint64_t>(rows.count * stride_);
 }
 
-// Returns rows in the file's format. If the matrix stays row-major, reads the rows directly to their final address, `row_major`; otherwise
-// into a buffer.
+// Reads rows in the file's format and returns their address. If the matrix stays row-major, the rows are read directly to their final
+// address, `row_major`; otherwise into a buffer.
 const std::uint8_t* PanelPacker::read(std::int64_t first, std::int64_t rows, std::uint8_t* row_major) {
   std::uint8_t* to = row_major;
   if (packed_.packing != Packing::row_major) {
