@@ -85,7 +85,7 @@ struct Native512 {
     const Ints low = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves)), high = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves + 1));
     even_odd_dwords(low, high, out);
   }
-  // vpdpbusd adds in 32 bits, without saturation.
+  // vpdpbusd adds in 32 bits and does not saturate, as WordVectors512 requires.
   PUMICE_OPERATION Ints dot_bytes(Ints sums, Ints unsigned_bytes, Ints signed_bytes) {
     return _mm512_dpbusd_epi32(sums, unsigned_bytes, signed_bytes);
   }
