@@ -27,9 +27,8 @@ struct ExpertLayer {
 // sets is left out of both.
 std::vector<ExpertLayer> expert_layers(std::span<const Program* const> programs);
 
-// Numbers of bytes. `all` is the size of all packed experts, and `least` is the smallest possible size of an ExpertCache for them. A step
-// with many rows needs all experts of a layer at the same time, so for each size of experts the cache must have room for all experts of the
-// largest layer.
+// The size in bytes of all packed experts (`all`), and of the smallest possible ExpertCache for them (`least`). A step with many rows needs
+// all experts of a layer at the same time, so for each size of experts the cache must have room for all experts of the largest layer.
 struct ExpertBytes {
   std::uint64_t all = 0, least = 0;
 };

@@ -19,10 +19,9 @@ namespace pumice::cpu {
 //   recovered from these.
 enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
 
-// A norm that is folded into the matrices W that multiply its output x. In terms of a vector y with x = weight * y + bias, the product W x
-// is (W weight) y + W bias. The matrices are therefore packed as W weight, and they multiply y = x * scale + shift instead of x. `weight`
-// also contains factors that make the columns of W more even (evened_columns() in packed_weights.cpp), and y contains the inverses of these
-// factors.
+// A norm that is folded into the matrices W that multiply its output x. With x = weight * y + bias, the product W x is (W weight) y + W
+// bias. The matrices are therefore packed as W weight and multiply y, which is computed as x * scale + shift. `weight` also contains
+// factors that make the columns of W more even (evened_columns() in packed_weights.cpp), and y contains the inverses of these factors.
 struct Folded {
   std::vector<float> weight, bias;
   std::vector<float> scale, shift;
