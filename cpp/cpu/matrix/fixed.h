@@ -32,7 +32,7 @@ struct WordBlock {
   std::int16_t codes[kColumns / 2][kGroupRows][2];
 };
 struct FixedBlock : WordBlock<kFixedBlock> {
-  std::int32_t start[kGroupRows];  // a row's integer sums start at minus the sum of c0 c2 + c1 c3 over every four neighbouring codes
+  std::int32_t start[kGroupRows];  // a row's integer sums start at -(c0 c2 + c1 c3), summed over every four neighbouring codes c0 to c3
 
   void set(int row, const std::int16_t (&of_row)[kFixedBlock]) {
     start[row] = 0;
@@ -52,7 +52,7 @@ struct ByteBlock {
   // (ByteRows::zeros) and add the two products. The result is -sum * zero point, because zero points are below 2^15 and the low half is
   // therefore the zero point itself.
   std::int16_t minus_sum[kGroupRows][2];
-  std::int32_t start[kGroupRows];  // a row's integer sums start at minus the sum of c0 c2 + c1 c3 over every four neighbouring codes
+  std::int32_t start[kGroupRows];  // a row's integer sums start at -(c0 c2 + c1 c3), summed over every four neighbouring codes c0 to c3
   std::int8_t codes[kColumns / 4][kGroupRows][4];
 };
 static_assert(sizeof(ByteBlock) % 64 == 0);

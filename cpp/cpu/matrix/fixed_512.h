@@ -110,7 +110,7 @@ struct Columns512 {
     static constexpr int kSteps = kByteBlock / 4, kTurn = kSteps;
     static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }
     static std::int64_t blocks(std::int64_t cols) { return cols / kByteBlock; }
-    static constexpr bool kZeroPoint = true;  // integer sums start at -(zero point of x) * (sum of the weights' codes)
+    static constexpr bool kZeroPoint = true;  // true: integer sums start at -(zero point of x) * (sum of the weights' codes)
     static Ints dot(Ints sum, Ints w, Ints x) { return V::dot_bytes(sum, x, w); }
   };
 

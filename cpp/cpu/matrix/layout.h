@@ -254,8 +254,8 @@ struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block is the
   }
 };
 
-// For IQ1_E and IQ2_E. A file block has d, then sixteen 4-bit scales s (one per sub-block of 16 columns), then 3-bit codes in the layout of
-// Q3_K.
+// Traits of IQ1_E and IQ2_E. A file block has d, then sixteen 4-bit scales s (one per sub-block of 16 columns), then 3-bit codes in the
+// layout of Q3_K.
 struct ThreeBitCodes : TwoLevels {  // field i of a block is 2 s + 1 for the scale s of sub-block i
   static constexpr int head_at[2] = {0, 0};
   static constexpr int low_at(int b) { return 10 + 32 * (b / 4); }
@@ -274,8 +274,8 @@ template <>
 struct Traits<Format::IQ2_E> : ThreeBitCodes {
   static constexpr Layout layout{2, 1, 0, Table::iq2, 256, 2, 2, 1, false, 0.125f};
 };
-// For IQ3_XXS_E and IQ3_S_E. A file block has d, then eight 4-bit scales s (one per block of 32 columns), then 4-bit codes in the layout of
-// IQ4_XS.
+// Traits of IQ3_XXS_E and IQ3_S_E. A file block has d, then eight 4-bit scales s (one per block of 32 columns), then 4-bit codes in the
+// layout of IQ4_XS.
 struct FourBitCodes : TwoLevels {  // the only field of a block is 2 s + 1 for the block's scale s
   static constexpr bool halves = true;
   static constexpr int head_at[2] = {0, 0};
