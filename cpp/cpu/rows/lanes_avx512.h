@@ -21,8 +21,8 @@ struct Mask {
 struct Lanes {
   using Bits = avx512::Bits;
   using Mask = avx512::Mask;
-  // Number of vectors of 16 sums that a product keeps in registers. If two multiply-adds start in each cycle, eight independent chains of
-  // multiply-adds are enough to hide their latency. The 32 registers have room for twice as many.
+  // Number of vectors of 16 sums that a product keeps in registers. Eight independent chains of multiply-adds hide their latency if two
+  // multiply-adds start in each cycle. More chains would not be faster, although the 32 registers have room for them.
   static constexpr int kAccumulators = 8;
   static constexpr bool kRegisters = true;
   __m512 v;
