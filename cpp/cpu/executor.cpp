@@ -77,8 +77,9 @@ ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const Pack
   constants_.zeros.assign(widest, 0.0f);
 }
 
-// Computes the new bias of a part whose matrix a norm is folded into. The matrix W multiplies the norm's output x = weight * y + bias
-// (Folded). In scale W x + b = scale (W weight) y + (scale W bias + b), the term in the last parentheses is the new bias.
+// Computes the bias that replaces a part's own bias b if a norm is folded into the part's matrix W (Folded). W multiplies the norm's output
+// x = weight * y + bias. The result of the part is scale W x + b = scale (W weight) y + (scale W bias + b). The term in the last
+// parentheses is the new bias.
 void ProgramExecutable::fold_bias(ProductPart& part, float scale) {
   const PackedMatrix& matrix = weights_->matrix(part.weight);
   if (!matrix.folded) return;

@@ -70,7 +70,7 @@ using ProductFixed = void (*)(const std::uint8_t* groups, std::int64_t rows, std
 
 struct FixedKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);  // returns a multiple of 64
-  // Packs `rows` rows (at most 16) of `cols` floats, which are contiguous, into one group. Missing rows become zeros.
+  // Packs `rows` rows (at most 16) of `cols` floats into one group. The rows are contiguous. Missing rows become zeros.
   void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
   ProductFixed product;
 };
@@ -109,7 +109,7 @@ struct ByteKernels {
 
 struct FormatKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);  // returns a multiple of 64
-  // Packs `rows` rows (at most 16) of the file, which begin row_stride bytes apart, into one group. Missing rows become zeros.
+  // Packs `rows` rows (at most 16) of the file into one group. The rows begin row_stride bytes apart. Missing rows become zeros.
   void (*pack_group)(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
   // Converts row `lane` of a group to floats, with the same bits as unpack() in core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
@@ -191,7 +191,7 @@ struct Epilogue {
   float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of the activation xielu
 };
 
-// The operations that combine two products to a gated one (RowKernels::gate).
+// The operations that combine the products `gate` and `up` into one result (RowKernels::gate).
 struct Gating {
   const float *gate_bias = nullptr, *up_bias = nullptr;  // may be null
   Activation activation = Activation::none;

@@ -211,7 +211,8 @@ struct QuantizedPlace {
   std::int64_t row_bytes() const;
 };
 
-// The area of scratch memory for a product with a sketch. It has the codes of each row and the results of the steps (Sketching).
+// The area of scratch memory for a product with a sketch. It has the codes of each row and the results of the steps that use the sketch
+// (Sketching).
 struct SketchPlace {
   std::int64_t cols = 0;   // number of columns of the sketch
   std::int32_t area = -1;  // index in CpuPlan::areas
