@@ -78,7 +78,7 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   }
   kept_at = take(kept);
   partials_at = take(partials);
-  // The memory of a thread is so large that no two threads write to the same cache line or to the same pair of neighbouring cache lines.
+  // The memory of each thread is padded, so that no two threads write to the same pair of neighbouring cache lines.
   thread_bytes = align_line(per_thread) + 2 * kLine;
   threads_at = take(bytes_of(static_cast<std::int64_t>(thread_bytes), threads));
 }
@@ -105,7 +105,7 @@ std::uint64_t scratch_capacity(std::uint64_t needed) {
 void ScratchSpace::fit() {
   constexpr std::uint64_t kWorthGivingBack = 32 << 20;
   const std::uint64_t wanted = scratch_capacity(layout.total);
-  // Large scratch memory of a long prompt is kept during up to fifteen small runs in a row. The sixteenth small run frees it.
+  // Scratch memory above 32 MiB is freed at the sixteenth run in a row that needs less than a quarter of it.
   far_too_large = scratch.bytes() > kWorthGivingBack && wanted < scratch.bytes() / 4 ? far_too_large + 1 : 0;
   if (wanted <= scratch.bytes() && far_too_large < 16) return;
   scratch = Buffer();

@@ -43,7 +43,7 @@ struct BatchLayout {
 };
 
 // All pairs of a row and one of its experts, ordered by expert, then by row, then by choice. A Piece is a range of pairs of one expert that
-// one product computes. The Experts operations of a program use this memory one after another.
+// one product computes. All Experts operations of a program use the same object, one after another.
 struct ExpertPairs {
   struct Piece {
     std::int32_t expert, first, count;  // pairs [first, first + count), at most kBlockRows

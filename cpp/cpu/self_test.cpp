@@ -204,7 +204,7 @@ class SelfTest {
 
   void attention() {
     constexpr int head_dim = 64, keys = 70;
-    constexpr std::int64_t reach = 20;  // distances are from -35 to 34, so some are below -reach and some are above reach
+    constexpr std::int64_t reach = 20;  // from a query to the keys, distances are -35 to 34, so some are beyond -reach and reach
     Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_), bias = floats(2 * reach + 1, random_);
     constexpr std::int64_t numbers = 8;
     Aligned<float> places(2 * reach + 1), by_query = floats(numbers, random_), by_key = floats(keys * numbers, random_);
@@ -278,7 +278,7 @@ class SelfTest {
       const float* read[taps] = {nullptr, x.data(), x.data() + width, x.data() + 2 * width};
       k.rows.conv(read, weights.data(), bias.data(), taps, Activation::silu, width, out);
     });
-    // Queries and keys are at most 0.1, so that the state of the delta rule stays small.
+    // Queries and keys are at most 0.1, because with large keys the state of the delta rule would grow from row to row.
     Aligned<float> qkv = floats(3 * rows * key_dim, random_), gates = floats(2 * rows, random_), begin = floats(strip, random_);
     for (std::int64_t i = 0; i < 2 * rows * key_dim; ++i) qkv[static_cast<std::size_t>(i)] *= 0.1f;
     for (const ScanRule rule : {ScanRule::ssd, ScanRule::delta}) {

@@ -1,7 +1,7 @@
 // Divides a phase's tasks among the threads of the team. A share is the range of tasks that a thread has not yet started. A thread takes
 // tasks from the front of its own share, so that it reads weights in order and the hardware prefetcher need not start again. When a
-// thread's own share is empty, the thread takes tasks from the back of other threads' shares. The team grants as many claims as there are
-// tasks (team.h), and take() is called once for each claim.
+// thread's own share is empty, the thread takes tasks from the back of other threads' shares. The team (team.h) only counts how many tasks
+// have been claimed. After each claim, the thread calls take(), which chooses the task.
 #pragma once
 
 #include <atomic>

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kBlock = kQuantBlock;
 constexpr std::int64_t kBlockBytes = info(Format::Q5_0).block_bytes;
-// Constant in the norm n = max(|e|, |w| / kNormRatio) of a block of weights w with the errors e (sketch.h). |w| / |e| is about 20 for
-// weights in Q8_0 and in floats, so |e| is nearly always the larger of the two.
+// The norm of a block of weights w with the errors e is max(|e|, |w| / kNormRatio) (sketch.h). |w| / |e| is about 20 for weights in Q8_0
+// and in floats, so the norm is nearly always |e|.
 constexpr double kNormRatio = 24;
 // Largest allowed magnitude of activations. Their products with weights up to 1e6 are then far below the largest float.
 constexpr float kLargest = 1e15f;
@@ -30,8 +30,8 @@ Block load_block(const float* x) {
   return block;
 }
 
-// Returns an upper bound of the norm of the block. The factor 1 + 2^-20 covers the rounding errors of `sum`, which are at most kVectors + 4
-// errors of 2^-24 of the sum.
+// Returns an upper bound of the norm of the block. The factor 1 + 2^-20 covers the rounding error of `sum`, which is at most (kVectors + 4)
+// * 2^-24 * sum.
 double norm(const Block& block) {
   Lanes squares{};
   for (const Lanes x : block.v) squares += x * x;
@@ -46,7 +46,8 @@ std::uint16_t half_above(double value) {
   return half;
 }
 
-// Writes a block of Q5_0 (core/formats_plain.cpp): the scale, the fifth bits, the low four bits. Codes are -16 to 15.
+// Writes a block of Q5_0 (core/formats_plain.cpp), which is the scale, then the highest bit of each code, then the low four bits of each
+// code. Codes are -16 to 15.
 void store_block(std::uint16_t scale, const int* codes, std::uint8_t* block) {
   std::uint32_t high = 0;
   std::memcpy(block, &scale, sizeof scale);
@@ -135,9 +136,9 @@ void store_factors(const double* factors, std::int64_t count, std::int64_t block
 
 }  // namespace
 
-// ---------------------------------------------------------------- when a sketch saves time
-// A sketch saves time only if the head has enough ids for each logit that is searched for. Returns this number of ids, or 0 if a sketch of
-// this format saves no time. It is chosen from the speed with the sketch on Zen 4, relative to the speed of the whole product:
+// ---------------------------------------------------------------- when a sketch saves time Returns how many ids a head must have for each
+// logit that is searched for, so that a sketch saves time. Returns 0 if a sketch of a head in this format never saves time. The numbers
+// follow from the speed with the sketch on Zen 4, divided by the speed of the whole product:
 // - Q8_0, 262,144 ids: 1.2 for one logit, 1.1 for four, 1.05 for eight
 // - F16, 262,144 ids: 2.6 for one logit, 1.6 for twenty
 // - F16, 49,152 ids: 1.6 for one logit, 0.9 for four

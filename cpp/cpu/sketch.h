@@ -27,8 +27,8 @@
 
 namespace pumice::cpu {
 
-// A sketch saves time only if the head has enough ids for each logit that is searched for. Returns this number of ids, or 0 if a sketch of
-// this format saves no time. (sketch.cpp and docs/performance.md have the measurements.)
+// Returns how many ids a head must have for each logit that is searched for, so that a sketch saves time. Returns 0 if a sketch of a head
+// in this format never saves time. (sketch.cpp and docs/performance.md have the measurements.)
 std::int64_t ids_for_each_rank(Format format);
 
 // Returns whether the matrix can have a sketch. PackedWeights makes the sketch if a program searches for the largest products of the

@@ -1,4 +1,4 @@
-// Memory for units of one size (pages of caches, or states), which are reserved over time and never move.
+// Memory for units of equal size (pages of caches, or states). More units can be reserved at any time, and existing units never move.
 #pragma once
 
 #include <atomic>

@@ -51,7 +51,8 @@ class Team {
  private:
   // One word holds the three numbers that a thread needs to claim a task: the number of the phase (20 bits), its number of tasks (22 bits)
   // and the index of the next task (22 bits). A claim is one fetch_add. If the index that a thread gets is less than the number of tasks,
-  // the phase does not end until the thread has added the task to done_. Only a thread with such a task may access the job.
+  // the thread has claimed this task, and the phase does not end until the thread has added the task to done_. Only a thread that has
+  // claimed a task may access the job.
   using Word = std::uint64_t;
   static constexpr int kTaskBits = 22;
   static Word phase_of(Word w) { return w >> (2 * kTaskBits); }

@@ -28,8 +28,8 @@ PUMICE_INLINE To each(F f) {
 struct Lanes {
   using Bits = neon::Bits;
   using Mask = neon::Mask;
-  // Number of vectors of 16 sums that a product keeps in registers. They take 24 of the 32 registers; the others hold one row and one
-  // factor.
+  // Number of vectors of 16 sums that a product keeps in registers. They take 24 of the 32 registers, and the operands take the other
+  // registers.
   static constexpr int kAccumulators = 6;
   static constexpr bool kRegisters = true;
   float32x4_t v[4];
@@ -188,7 +188,7 @@ PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   }
 }
 PUMICE_INLINE void store_pairs(float* p, const Lanes& even, const Lanes& odd) {
-  // In Clang, vst2q_f32 is a macro. Without the parentheses, it would treat the comma in braces as a separator of its arguments.
+  // In Clang, vst2q_f32 is a macro. Without the parentheses, the macro would treat the comma in braces as a separator of its arguments.
   for (int i = 0; i < 4; ++i) vst2q_f32(p + 8 * i, (float32x4x2_t{{even.v[i], odd.v[i]}}));
 }
 

@@ -55,7 +55,7 @@ PUMICE_INLINE Lanes exp_by_parts(const Lanes& x) {
   const Lanes n = shifted - Lanes::set(kMagic);
   const Lanes r = fnma(n, Lanes::set(1.42860677e-6f), fnma(n, Lanes::set(0.693145752f), x));
   const Lanes p = horner(r, Lanes::set(0.0013814222f), 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f, 1.0f, 1.0f);
-  // `half` is 2^(n-1), because 2^128 is too large for a float.
+  // n may be 128, and 2^128 is too large for a float. So `half` is 2^(n-1), and p is doubled instead.
   const Lanes half = floats(shift_left<23>(bits(shifted)) + Lanes::set_bits(126u << 23));
   return (p + p) * half;
 }
@@ -106,7 +106,7 @@ PUMICE_INLINE Lanes silu(const Lanes& x) {
 // 2 with a polynomial P. The absolute error is 4e-8 plus the rounding of the result.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes gelu(const Lanes& x) {
-  const Lanes u = min(Lanes::set(9.5f), abs(x));  // Phi(-9.5) is only 1e-21, so larger |x| need no other value
+  const Lanes u = min(Lanes::set(9.5f), abs(x));  // limited, because for larger |x| the second term is below 1e-19
   const Lanes p = horner(u, Lanes::set(6.06097e-8f), -1.7859425e-6f, 1.960037e-5f, -8.271365e-5f, -2.2125851e-4f, 5.0765104e-3f,
                          -0.03652354f, -0.31824958f, -0.7978918f);
   return fnma(Lanes::set(0.5f) * u, exp_inside(p * u), max(x, Lanes::set(0.0f)));
@@ -143,7 +143,7 @@ struct Alphas {
   float p = 0.0f, n = 0.0f;
 };
 // Returns alphas.p x^2 + x / 2 for x > 0, and otherwise alphas.n (e^u - 1 - x) + x / 2 with u = min(x, -1e-6). If u is near 0, e^u - 1
-// would lose nearly all digits. There, e^u - 1 - x is computed as u^2 P(u) + (u - x), where 1 + u + u^2 P(u) is the polynomial for e^u.
+// would lose nearly all digits. So e^u - 1 - x is then computed as u^2 P(u) + (u - x), where 1 + u + u^2 P(u) is the polynomial for e^u.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
   const Lanes u = min(Lanes::set(-1e-6f), x), half = Lanes::set(0.5f) * x;

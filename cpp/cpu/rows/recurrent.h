@@ -45,8 +45,8 @@ PUMICE_INLINE Lanes folded(const Lanes (&sums)[kSums]) {
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-// Computes one row of Scan for a strip, which is 16 columns of a head's state S. Reads S from `from`, multiplies it by `decay`, adds the
-// outer product of k and `added`, and writes the new S to `to`, which may be the same memory. Returns S^T q for the new S.
+// Applies one row of Scan to a strip, which is 16 columns of a head's state. Reads the strip S from `from`, multiplies S by `decay`, adds
+// the outer product of k and `added`, and writes the new S to `to`, which may be the same memory. Returns S^T q for the new S.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes scan_row(const float* from, float* to, const float* q, const float* k, int key_dim, const Lanes& decay,
                              const Lanes& added) {

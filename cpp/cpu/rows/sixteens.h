@@ -70,8 +70,8 @@ PUMICE_INLINE Scale scale_of(std::int32_t largest_bits, float most) {
   if (largest < 1e-30f) return {0.0f, 0.0f};
   return {largest / most, most / largest};
 }
-// Returns x * inverse, rounded to the nearest integers, ties to even. Because of min(), NaN becomes `most`. Other codes are within [-most,
-// most] even without min(), because most / largest rounds up by at most half an ulp.
+// Returns x * inverse, rounded to the nearest integers, ties to even. min() is only needed for NaN, which becomes `most`. Other products
+// exceed `most` at most by a rounding error, which disappears when they are rounded to integers.
 template <Lanes16 Lanes>
 PUMICE_INLINE BitsOf<Lanes> codes_of(const Lanes& x, const Lanes& inverse, float most) {
   return bits(min(x * inverse, Lanes::set(most)) + Lanes::set(kMagic)) - bits(Lanes::set(kMagic));

@@ -1,5 +1,5 @@
-// The code rows of a QuantizedPlace: rows of integer codes to which the activations of products are quantized. CodeRows has their addresses
-// in scratch memory and the function that quantizes.
+// Rows of integer codes ("code rows") to which the activations of products are quantized. CodeRows has the addresses of a QuantizedPlace's
+// code rows in scratch memory, and the function that quantizes.
 #pragma once
 
 #include "cpu/steps/run.h"
@@ -13,7 +13,7 @@ struct CodeRows {
     rows = place.pairs * place.terms() * (run.plan.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
   }
 
-  // Returns the index of the first code row for row r of the batch (or for pair r).
+  // Returns the index of the first code row for row r of the batch (or for pair r of a row and an expert).
   std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }
   // int8() and fixed() return the codes of columns `col` and later. `col` must be the first column of a block.
   QuantRows int8(std::int64_t col) const;
@@ -25,7 +25,7 @@ struct CodeRows {
   ByteRows bytes() const;
   FixedRows words() const;
 
-  // Quantizes rows [first, first + count) of the batch, or pairs with these indices.
+  // Quantizes rows [first, first + count) of the batch, or these pairs of a row and an expert.
   void quantize(const float* in, std::int64_t in_stride, std::int64_t first, std::int64_t count) const;
 
   const Run& run;

@@ -14,8 +14,8 @@ inline constexpr std::int64_t kTaskFloats = 16 * 1024;
 
 // The next five constants are for products. bench/ops_bench.cpp divides its products in the same way.
 
-// Largest number of token rows of a narrow product. The time to read weights limits the speed of such a product, and one task computes all
-// rows.
+// Largest number of token rows of a narrow product. The time to read weights limits the speed of such a product, so one task computes all
+// rows, and each weight is read once.
 inline constexpr std::int64_t kNarrowRows = 8;
 // Largest number of token rows in one task of a product. It is a multiple of 4 and of 6, the numbers of rows in the kernels' tiles.
 inline constexpr std::int64_t kBlockRows = 96;

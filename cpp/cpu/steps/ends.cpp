@@ -28,8 +28,8 @@ Cut cut(const Run& run, const PoolStep& s) {
   const std::int64_t rows_each = ceil_div(std::max(1, run.batch.rows), cut.rows.count);
   cut.per_task = std::max<std::int64_t>(1, kTaskFloats / (s.in.width * rows_each));
   // The columns of a long segment are divided among several tasks. Otherwise a few texts with thousands of columns (sparse vectors) would
-  // make too few tasks. cut.groups is the number of sets of sixteen columns in a task. It is at least 4 (64 columns), so that a task's part
-  // of a row consists of whole cache lines.
+  // make too few tasks. cut.groups is the number of sets of sixteen columns in a task. With at least 4 sets, a task reads at least 256
+  // consecutive bytes of each row.
   cut.groups = ceil_div(s.in.width, kSixteen);
   if (cut.per_task == 1) cut.groups = std::min(cut.groups, std::max<std::int64_t>(4, kTaskFloats / rows_each / kSixteen));
   cut.tasks_of_rows = ceil_div(s.in.width, kSixteen * cut.groups);

@@ -36,8 +36,8 @@ void PartProduct::of_codes(const CodeRows& x, const std::uint8_t* groups, std::i
   }
 }
 
-// Multiplies both rows of codes of each row of activations (Codes::two_int8) in one pass over the weights, and adds the two results. With
-// few rows, most of the time is spent on reading weights, so the second row of codes takes little time.
+// Each row of activations is the sum of two rows of codes (Codes::two_int8). Multiplies both by the weights in one pass over the weights,
+// and adds the two results. With few rows, most of the time is spent on reading weights, so the second row of codes takes little time.
 void PartProduct::of_two_terms(const QuantRows& x, std::int64_t row, const std::uint8_t* groups, std::int64_t count, float* out,
                                std::int64_t out_stride) const {
   alignas(kLine) float tile[kTileFloats];

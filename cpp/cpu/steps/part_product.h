@@ -10,9 +10,9 @@ inline constexpr std::int64_t kTaskBytes = 24 * 1024;
 // Largest number of bytes of weights in a task of a product with at most kNarrowRows rows. Reading this many bytes takes about 15 us. At
 // the end of a step, the last thread may run alone for this time.
 inline constexpr std::int64_t kMostTaskBytes = 256 * 1024;
-// Number of groups that kernels can multiply by one token at the same time. If waits_for_chains() is true, a task may have this many groups
-// even if they have more than kMostTaskBytes bytes. With four groups at a time, a product of one token and 11,008 columns took 1.07 ns for
-// every 16 weights in F16, and with one group 1.28 ns (F8_E4M3: 0.57 and 0.86 ns; Zen 4, weights from memory).
+// Number of weight groups that kernels can multiply by one token at the same time. If waits_for_chains() is true, a task may have this many
+// groups, even if their weights are larger than kMostTaskBytes. With four groups at a time, a product of one token and 11,008 columns took
+// 1.07 ns for every 16 weights in F16, and with one group 1.28 ns (F8_E4M3: 0.57 and 0.86 ns; Zen 4, weights from memory).
 inline constexpr std::int64_t kChains = 4;
 // Approximate smallest number of multiply-adds in a task of a product with more than kNarrowRows rows. This many multiply-adds take 2 to 5
 // us. A task has fewer if kBlockGroups limits its size.
@@ -22,22 +22,24 @@ inline std::int64_t groups_of(const ProductPart& part) { return ceil_div(part.ro
 inline std::int64_t group_bytes(const Run& run, const ProductPart& part) {
   return std::max<std::int64_t>(kLine, run.weights.matrix(part.weight).group_bytes);
 }
-// Returns true if weights arrive from memory faster than a kernel can multiply one group at a time by floats. The sums of one group are a
-// single chain of multiply-adds, each of which waits for the previous one. The result is false for F32 weights, which arrive more slowly,
-// and for products that round to bfloat16, which have shorter chains.
+// Returns true if a kernel that multiplies one weight group at a time is slower than memory. The multiply-adds of one group form a chain,
+// in which each waits for the one before it. The result is false for F32 weights, because reading them takes longer, and for products that
+// round to bfloat16, because their chains are shorter.
 inline bool waits_for_chains(const Run& run, const ProductPart& part) {
   const PackedMatrix& matrix = run.weights.matrix(part.weight);
   if (part.quantized >= 0 || matrix.packing == Packing::row_major) return false;
   const bool rounds = part.bf16 && matrix.kernels->product_bf16 != matrix.kernels->product_f32;
   return !rounds && matrix.group_bytes < kGroupRows * matrix.cols * std::int64_t{sizeof(float)};
 }
-// Returns the number of groups in each task of a product with few rows. `groups` is the number of groups of all tasks together.
+// Returns the number of weight groups in each task of a product with few rows. `groups` is the number of groups of all tasks together, and
+// `chains` is the result of waits_for_chains().
 inline std::int64_t narrow_groups(const Run& run, std::int64_t groups, std::int64_t group_bytes, bool chains) {
   const std::int64_t most = std::max<std::int64_t>(chains ? kChains : 1, kMostTaskBytes / group_bytes);
   const std::int64_t number = std::clamp(ceil_div(groups, run.space.threads * 8), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
   return chains && number > kChains ? number / kChains * kChains : number;
 }
-// Increases the number of groups per task until there are at most kMaxTasks / 2 tasks for `blocks` blocks of `groups` groups each.
+// Increases cut.groups, the number of weight groups in a task, until a step has at most kMaxTasks / 2 tasks. The step multiplies `blocks`
+// blocks of rows by `groups` groups.
 inline void limit_tasks(Cut& cut, std::int64_t groups, std::int64_t blocks) {
   while (cut.groups < groups && ceil_div(groups, cut.groups) * blocks > kMaxTasks / 2) cut.groups *= 2;
 }

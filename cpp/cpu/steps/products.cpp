@@ -1,7 +1,7 @@
 // Products of activations with weights. A task multiplies a block of token rows by a block of weight groups from one part (ProductPart).
-// Consecutive tasks have the same block of rows and different blocks of groups. Threads that work at the same time therefore read the same
-// rows, which take more bytes than the weights of a task. If there are few rows, the time to read weights limits the speed, so each thread
-// runs consecutive tasks.
+// Consecutive tasks have the same block of rows and different blocks of groups. So threads that work at the same time read the same rows,
+// and share them in the cache. (The rows take more bytes than the weights of a task.) If there are few rows, the time to read weights
+// limits the speed, so each thread runs consecutive tasks.
 #include <climits>
 #include <cstring>
 
@@ -127,7 +127,7 @@ void task(const Run& run, const GatedStep& s, const Cut& cut, std::int64_t index
   product.outputs(run, first, end, run.row(s.out, rows.first), run.stride(s.out), reinterpret_cast<float*>(run.scratch_of(thread)));
 }
 
-// Heads are divided like parts: a task computes some groups of one head.
+// A task computes some weight groups of one head.
 Cut cut(const Run& run, const HeadLinearStep& s) {
   const std::int64_t heads = run.weights.matrix(s.op.weight).experts, groups = groups_of(s.part);
   Cut cut = cut_product(run, run.slot(s.op.in).rows,

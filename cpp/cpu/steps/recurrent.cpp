@@ -8,8 +8,8 @@
 namespace pumice::cpu {
 namespace {
 
-// A segment may continue from a saved state. Returns the values in this state that belong to operation state `id`, or null if there are
-// none.
+// A segment may continue from a saved state, in which each Conv and Scan has values of its own. Returns the values with index `id`, or null
+// if the operation has none or the segment continues from no state.
 const float* state_before(const Run& run, const Segment& segment, StateId id) {
   return id == StateId::none || segment.state < 0 ? nullptr : run.store->state(segment.state, id);
 }
@@ -128,7 +128,9 @@ class HeadScan {
   const Segment& segment_;
   const std::int64_t head_;
   float *decay_, *gain_;  // one number per row
-  float *zeros_, *own_;   // zeros_: the strip at the beginning of a text; own_: the strip after the last rows if no state stores it
+  // zeros_ is the state strip at the beginning of a text. own_ gets the state strip after the segment's last row if this state is not
+  // saved.
+  float *zeros_, *own_;
 };
 
 }  // namespace

@@ -22,8 +22,7 @@ namespace {
 
 constexpr float kLowest = std::numeric_limits<float>::lowest(), kMost = std::numeric_limits<float>::max();
 constexpr std::int64_t kSliceGroups = 8;  // smallest number of groups in a slice, unless the head has fewer
-// Constant in the number of seeds (Seed) whose groups SeedsStep computes. To find the threshold of k logits, it takes the k + k / 2 +
-// kMoreSeeds largest seeds.
+// To find the threshold of k logits, SeedsStep computes the groups of the k + k / 2 + kMoreSeeds seeds (Seed) with the largest bounds.
 constexpr std::int64_t kMoreSeeds = 3;
 // A run uses the sketch only if the head has at least this many groups per reported id, because the logits of reported ids are always
 // computed.
@@ -63,7 +62,7 @@ struct SketchRows {
     seeds = reinterpret_cast<Seed*>(at);
   }
   Seed& seed(std::int64_t row, std::int64_t slice) const { return seeds[row * kSketchSlices + slice]; }
-  // The element behind the thresholds. It is 1 if all rows of activations have bounds, and otherwise 0.
+  // Returns the float behind the thresholds. It is 1 if all rows of activations have bounds, and otherwise 0.
   float& bounded() const { return thresholds[codes.rows]; }
 
   QuantRows codes;
