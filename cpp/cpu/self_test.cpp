@@ -204,7 +204,7 @@ class SelfTest {
 
   void attention() {
     constexpr int head_dim = 64, keys = 70;
-    constexpr std::int64_t reach = 20;  // from a query to the keys, distances are -35 to 34, so some are beyond -reach and reach
+    constexpr std::int64_t reach = 20;  // some keys are farther away in both directions, because distances are -35 to 34
     Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_), bias = floats(2 * reach + 1, random_);
     constexpr std::int64_t numbers = 8;
     Aligned<float> places(2 * reach + 1), by_query = floats(numbers, random_), by_key = floats(keys * numbers, random_);

@@ -30,8 +30,8 @@ Block load_block(const float* x) {
   return block;
 }
 
-// Returns an upper bound of the norm of the block. The factor 1 + 2^-20 covers the rounding error of `sum`, which is at most (kVectors + 4)
-// * 2^-24 * sum.
+// Returns an upper bound of the block's norm. The factor 1 + 2^-20 covers the rounding error of `sum`, at most (kVectors + 4) * 2^-24 *
+// sum.
 double norm(const Block& block) {
   Lanes squares{};
   for (const Lanes x : block.v) squares += x * x;
@@ -136,9 +136,9 @@ void store_factors(const double* factors, std::int64_t count, std::int64_t block
 
 }  // namespace
 
-// ---------------------------------------------------------------- when a sketch saves time Returns how many ids a head must have for each
-// logit that is searched for, so that a sketch saves time. Returns 0 if a sketch of a head in this format never saves time. The numbers
-// follow from the speed with the sketch on Zen 4, divided by the speed of the whole product:
+// ---------------------------------------------------------------- when a sketch saves time
+// Returns how many ids a head must have for each logit that is searched for, so that a sketch saves time. Returns 0 if a sketch of a head
+// in this format never saves time. The numbers follow from the speed with the sketch on Zen 4, divided by the speed of the whole product:
 // - Q8_0, 262,144 ids: 1.2 for one logit, 1.1 for four, 1.05 for eight
 // - F16, 262,144 ids: 2.6 for one logit, 1.6 for twenty
 // - F16, 49,152 ids: 1.6 for one logit, 0.9 for four

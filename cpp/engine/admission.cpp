@@ -201,8 +201,8 @@ void Admission::admit(std::int64_t rows_left) {
   }
 }
 
-// If no sequence runs, fails each waiting sequence for which even an empty pool would be too small. Its request was accepted when the
-// pool's budget was larger. The budget may shrink, because a device can refuse to grow its cache.
+// If no sequence runs, fails each waiting sequence for which even an empty pool would be too small. The request of such a sequence was
+// accepted while the pool's budget was larger. The budget shrinks if a device refuses to grow its cache.
 void Admission::refuse_hopeless() {
   if (std::ranges::any_of(live_, [](const Sequence* s) { return s->life == Life::running; })) return;
   for (Sequence* s : live_) {

@@ -33,7 +33,8 @@ class ForkRegistry {
   void before() {
     mutex_.lock();
     forking(true);
-    // The hooks of newer objects run first. An object calls older objects while it holds its own lock, so it must be locked before them.
+    // An object calls older objects while it holds its own lock, so its lock must be taken before theirs. Therefore the hooks of newer
+    // objects run first.
     for (auto each = all_.rbegin(); each != all_.rend(); ++each) (*each)->hooks_.before();
   }
   void after(std::function<void()> AtFork::Hooks::* hook) {

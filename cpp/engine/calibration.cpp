@@ -18,8 +18,8 @@ using model::Output;
 // (quantize::Products) take less time per row, but the rows take more memory.
 constexpr std::int32_t kBatchRows = 1024;
 constexpr std::int64_t kRowsRead = 64;  // number of rows of a matrix that one job reads from the file
-// most_bytes() adds 1/kKeptByMalloc to the sum of all buffers, because malloc keeps freed memory. A model with 16 layers of 61 million
-// weights each took 1.12 times that sum.
+// most_bytes() multiplies the sum of all buffers by 1 + 1/kKeptByMalloc, because malloc keeps freed memory. A model with 16 layers of 61
+// million weights each took 1.12 times that sum.
 constexpr std::uint64_t kKeptByMalloc = 8;
 constexpr auto kPiece = std::chrono::milliseconds(40);  // intended maximum duration of a call of Backend::parallel()
 
@@ -147,8 +147,8 @@ Calibration::Place Calibration::place_of(const std::string& tensor) const {
   return place->second;
 }
 
-// Throws out_of_memory if less than bytes_ is free. The message says how many tokens would fit. If there are fewer tokens, only two buffers
-// are smaller: the hidden rows that a layer reads, and those that it writes.
+// Throws out_of_memory if less than bytes_ is free. The message says how many tokens would fit. Only two buffers get smaller with fewer
+// tokens, and they are the hidden rows that a layer reads and those that it writes.
 void Calibration::require_room() const {
   const std::uint64_t free = backend_->info().memory_free;
   if (bytes_ <= free) return;

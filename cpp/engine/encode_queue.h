@@ -1,7 +1,7 @@
 // Runs small encode() calls of many callers together. Calls that arrive during a run wait for its end, and then run together.
 //
-// No call waits only for further calls to arrive. Whenever no call runs, the thread of one of the waiting callers immediately runs all
-// waiting calls that fit into one run. On the CPU, the bits of a text's result do not depend on its batch, so running calls together
+// No call is delayed so that further calls can join it. Whenever no call runs, the thread of one of the waiting callers immediately runs
+// all waiting calls that fit into one run. On the CPU, the bits of a text's result do not depend on its batch, so running calls together
 // changes only the speed.
 #pragma once
 

@@ -33,7 +33,7 @@ void add(Sum& sum, const files::Value& value) {
   sum.add_number(static_cast<std::int64_t>(value.index()));
   std::visit(
       [&]<class T>(const T& v) {
-        // Adds nothing for a nested value, because its items are entries with keys of their own.
+        // Adds nothing for a nested value, because its items also have keys of their own, under which they are added.
         if constexpr (std::is_same_v<T, std::monostate> || std::is_same_v<T, files::Nested>) {
         } else if constexpr (std::is_same_v<T, std::string>) {
           sum.add(v);

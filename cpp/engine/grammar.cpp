@@ -38,7 +38,7 @@ constexpr auto kTurnPoll = std::chrono::milliseconds(2);  // time between two at
 constexpr int kTriedTokens = 2;                           // number of tokens that a new grammar reads as a trial (CompiledGrammar::compile)
 constexpr std::size_t kMostBeginnings = 64;               // one_text() returns -1 for a mask that allows more tokens than this
 
-// Runs a function on a thread with a deep stack. The function calls a library that cannot be interrupted. If the waiting thread gives up,
+// Runs a function on a thread with a deep stack. The function calls a library that cannot be interrupted. If the caller gives up waiting,
 // the function goes on in the background and its result is dropped.
 class DeepWork {
  public:
@@ -142,7 +142,7 @@ class DeepWork {
   // still exists then.
   os::ThreadClock clock_;
   std::exception_ptr failure_;
-  // unseen_here_ is true if the waiting thread has given up, so that this function counts in unseen_.
+  // unseen_here_ is true if the caller has given up waiting, so that this function counts in unseen_.
   bool ended_ = false, unseen_here_ = false;
   static inline std::atomic<int> at_work_{0};  // number of functions that run, abandoned ones included
   static inline std::atomic<int> unseen_{0};   // number of abandoned functions that run
@@ -151,8 +151,8 @@ class DeepWork {
 // Makes a fork wait until no matcher is in use. A matcher changes while it computes a mask, and the child must not get a half-changed
 // matcher. A mask takes microseconds, and 0.2 s at worst.
 //
-// A fork must take the locks of all schedulers first, because a scheduler that holds its lock may wait for this object. So this object is
-// made before all schedulers. (Before a fork, the hooks of newer objects run first.)
+// A scheduler that holds its lock may wait for this object, so a fork must take the locks of all schedulers first. The hooks of newer
+// objects run first at a fork. So this object is made before all schedulers.
 class MatchersAtWork {
  public:
   class Scope {

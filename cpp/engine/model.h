@@ -110,8 +110,7 @@ class Model {
   std::string made_by_;
   mutable ProcessLock drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
-  // These two members are the last, so that they are destroyed first. This ends the engine thread before the members that the thread uses
-  // are destroyed (where_not_finite).
+  // These two members are the last, so that they are destroyed first. This ends the engine thread, which uses the members above.
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
 };

@@ -51,7 +51,7 @@ std::vector<RequestNews> NewsDesk::pump(SchedulerLock lock, double max_ms) {
   told.reserve(queue_.size());
   all.reserve(queue_.size());
   for (const auto& request : queue_) {
-    if (request->delivery == Delivery::queued) {  // if it is not queued any more, it was held or closed in the meantime
+    if (request->delivery == Delivery::queued) {  // otherwise the request was held or closed after it was queued
       RequestNews news{request->tag, {}, request->ended()};
       try {
         news.news = collect(*request);

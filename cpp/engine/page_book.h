@@ -41,7 +41,7 @@ class PageBook {
     return tree_.longest(name_of(parent, root), ids);
   }
   // Inserts a held page into the tree, with the key `ids`, as a child of `parent`. If the key of a kept child of `parent` is a prefix of
-  // `ids`, the new page contains the same tokens. If that child has no state, it leaves the tree and becomes free.
+  // `ids`, and the child has no state, the child becomes free, because the new page contains its tokens.
   void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
 
   // Returns the child of page `parent` with exactly these ids, or -1 if there is none. If `parent` is -1, searches the first pages of the

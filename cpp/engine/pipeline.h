@@ -84,22 +84,22 @@ class Pipeline {
   std::unique_ptr<RunSpace> make_space(Crew crew) const;
 
   // Runs the body and writes rows of hidden_size() floats to `out`. A decoder writes one row for each entry of batch.selected. An encoder
-  // writes one pooled row for each segment, or one row for each token if the body does not pool. After each stage that finishes its layers,
-  // `look` is called with the number of such stages before it and with the stage's output rows.
+  // writes one pooled row for each segment, or one row for each token if the body does not pool. `look` is called after each stage that
+  // finishes its layers. Its argument `stage` counts only such stages, from 0, and `rows` are the output rows of the stage.
   using Look = std::function<void(std::size_t stage, std::span<const float> rows)>;
   void body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
   // Computes the logits of each hidden row. `logits` has the shape rows x vocab_size().
   void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
-  // Computes from each hidden row the largest logits among the allowed ids, and the logits of the reported ids. `lists` holds these ids
-  // (Batch::allowed, Batch::reported). `out` has the shape rows x top_columns(), and Top in core/ops.h describes its rows. top() finds at
-  // most ranks() largest logits. If the caller needs more, head() is as fast or faster. If ranks() is 0, top() must not be called.
+  // top() computes from each hidden row the largest logits among the allowed ids, and the logits of the reported ids. `lists` holds these
+  // ids (Batch::allowed, Batch::reported). `out` has the shape rows x top_columns(), and Top in core/ops.h describes its rows. It finds at
+  // most ranks() largest logits. For more, head() is as fast or faster. If ranks() is 0, top() must not be called.
   std::int32_t ranks() const { return top_.ranks; }
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
-  // Runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` is computed from batch.ids[i] and from
-  // row i of `in`. If `after_trunk` is true, row i of `in` is the body's hidden row at the position before that of batch.ids[i]. If it is
-  // false, row i of `in` is the output row of an earlier call, from which batch.ids[i] was guessed. A draft head stores keys and values in
-  // the pages of the batch's segments, in a cache that only the draft head reads. draft_logits() computes the logits of the output rows.
+  // draft() runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` is computed from batch.ids[i] and
+  // from row i of `in`. If `after_trunk` is true, row i of `in` is the body's hidden row at the position before that of batch.ids[i]. If it
+  // is false, row i of `in` is the output row of an earlier call, from which batch.ids[i] was guessed. A draft head stores keys and values
+  // in the pages of the batch's segments, in a cache that only the draft head reads. draft_logits() computes the logits of the output rows.
   bool drafts() const { return draft_.first.executable != nullptr; }
   bool drafts_from_one_position() const { return draft_.fixed; }
   std::int32_t draft_width() const { return draft_.logits.input_width; }  // number of columns in the output rows of draft()

@@ -128,8 +128,7 @@ class HeadScan {
   const Segment& segment_;
   const std::int64_t head_;
   float *decay_, *gain_;  // one number per row
-  // zeros_ is the state strip at the beginning of a text. own_ gets the state strip after the segment's last row if this state is not
-  // saved.
+  // zeros_ is the state strip at the beginning of a text. own_ gets the strip after the segment's last row if that state is not saved.
   float *zeros_, *own_;
 };
 
