@@ -30,8 +30,7 @@ Block load_block(const float* x) {
   return block;
 }
 
-// Returns an upper bound of the block's norm. The factor 1 + 2^-20 covers the rounding error of `sum`, at most (kVectors + 4) * 2^-24 *
-// sum.
+// Returns an upper bound of the block's norm. 1 + 2^-20 covers the rounding error of `sum`, which is at most (kVectors + 4) * 2^-24 * sum.
 double norm(const Block& block) {
   Lanes squares{};
   for (const Lanes x : block.v) squares += x * x;

@@ -60,7 +60,7 @@ class Sketcher {
 
   const PackedMatrix& head_;
   std::vector<float> weights_, norms_;
-  std::vector<std::uint8_t> rows_;  // rows of one group in Q5_0, in the layout of files
+  std::vector<std::uint8_t> rows_;  // rows of one group in Q5_0, in the layout that files use
 };
 
 // Writes the codes and the factors of one row of activations to row `row` of `out`, which has sketch_cols(cols) columns. Returns false if

@@ -23,8 +23,8 @@ namespace pumice::engine {
 
 // The token ids of the texts. No text attends to another one.
 struct CalibrationTexts {
-  std::vector<std::vector<std::int32_t>> seen;  // texts for which the codes of the weights are chosen
-  std::vector<std::vector<std::int32_t>> held;  // texts that are kept back, and on which the chosen codes are judged
+  std::vector<std::vector<std::int32_t>> seen;  // codes of weights are chosen so that products with these texts change little
+  std::vector<std::vector<std::int32_t>> held;  // held-out texts, which are only used to compare results
 };
 
 // Thread-safe; calls of pack() run one after another.
@@ -35,7 +35,7 @@ class Calibration {
     std::string tensor;
     Format format;
   };
-  // The input that a tensor is multiplied by: a layer, and an index into ModelProgram::inputs of that layer.
+  // The input that a tensor is multiplied by, given as a layer and an index into the layer's ModelProgram::inputs.
   using Place = std::pair<std::size_t, std::size_t>;
 
   // Reads no weights. Throws what model::describe() throws. Throws invalid_argument if `seen` or `held` has no texts, or if a text is

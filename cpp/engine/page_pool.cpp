@@ -311,7 +311,7 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   }
   if (!enough && found.partial >= 0) {  // tries again without the copy, because with a tiny budget found.partial may be the only page left
     book_.drop(found.partial);
-    if (has_states()) {  // only found.partial had a state, so the whole text is computed
+    if (has_states()) {  // without the state of found.partial, the text is computed from its first token
       drop_all(table);
       found.used = 0;
     }
@@ -444,8 +444,8 @@ void PagePool::publish_ended(PageTable& table, std::span<const std::int32_t> com
   }
 }
 
-// Leaves the state after a table's computed tokens in the prefix tree, attached to the page of the last token. `rest` holds the computed
-// tokens in a partly filled last page. That page enters the tree now, unless the tree has an equal page already.
+// Attaches the state after a table's computed tokens to the page of the last token, so that the prefix tree keeps this state. `rest` holds
+// the computed tokens in a partly filled last page. That page enters the tree now, unless the tree has an equal page already.
 void PagePool::keep_end(PageTable& table, std::span<const std::int32_t> rest) {
   const auto full = static_cast<std::size_t>(table.published_);
   const std::int32_t last = full == 0 ? -1 : table.pages_[full - 1];

@@ -134,8 +134,8 @@ class PagePool {
   bool has_states() const { return units_.state_bytes > 0; }
 
   // park() must be called for a sequence that takes part in no further step for now. If the pool has no other pages, it reclaims the pages
-  // of parked tables, so that such a sequence never blocks another one. If this has happened, unpark() returns false, and the table is
-  // empty. The sequence must then be computed again.
+  // of parked tables, so that such a sequence never blocks another one. If the table's pages were reclaimed, unpark() returns false, and
+  // the table is empty. The sequence must then be computed again.
   void park(PageTable& table);
   bool unpark(PageTable& table);
 

@@ -91,8 +91,8 @@ class Pipeline {
   // Computes the logits of each hidden row. `logits` has the shape rows x vocab_size().
   void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
   // top() computes from each hidden row the largest logits among the allowed ids, and the logits of the reported ids. `lists` holds these
-  // ids (Batch::allowed, Batch::reported). `out` has the shape rows x top_columns(), and Top in core/ops.h describes its rows. It finds at
-  // most ranks() largest logits. For more, head() is as fast or faster. If ranks() is 0, top() must not be called.
+  // ids (Batch::allowed, Batch::reported). `out` has the shape rows x top_columns(), and Top in core/ops.h describes its rows. top() finds
+  // at most ranks() largest logits. For more, head() is as fast or faster. If ranks() is 0, top() must not be called.
   std::int32_t ranks() const { return top_.ranks; }
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;

@@ -17,9 +17,9 @@ std::array<const ModelProgram*, 3> side_programs(const ModelPrograms& programs, 
   return {&programs.side(side, last.first, true), &programs.side(side, last.first, false), &programs.side_logits(side)};
 }
 
-// Returns a copy of `draft`, the program of the draft head's layer, that uses the caches of `shares`. `shares` is the last part of the last
-// stage, and its last cache belongs to the draft head. The copy needs other cache ids than `draft`, because `draft` counts the caches of
-// the whole stage, and the last part may have fewer.
+// Returns a copy of the draft head's program `draft` in which the cache ids are those of `shares`, the last part of the last stage. The
+// last cache of `shares` belongs to the draft head. In `draft`, the ids count the caches of the whole stage, and the last part may have
+// fewer.
 ModelProgram with_last_cache(ModelProgram draft, const Program& shares) {
   draft.program.caches = shares.caches;
   const auto last = static_cast<CacheId>(shares.caches.size() - 1);

@@ -20,8 +20,8 @@ std::int64_t pair_stride(const Run& run, std::int32_t place) { return run.plan.p
 
 Cut cut_pairs(const Run& run, std::int64_t width) { return cut_rows({0, pairs_of(run)}, width); }
 
-// Divides the product of all pieces (ExpertPairs::Piece) into tasks. A task computes some groups of one piece. Pieces may have different
-// numbers of rows, but all tasks of a step have the same number of groups.
+// Divides the product of all pieces (ExpertPairs::Piece) into tasks. A task multiplies one piece by some weight groups. Pieces may have
+// different numbers of rows, but all tasks of a step have the same number of groups.
 Cut cut_pieces(const Run& run, const ProductPart& part, std::int64_t group_bytes) {
   const std::int64_t groups = groups_of(part), cols = part.cols;
   const auto pieces = static_cast<std::int64_t>(run.pairs.pieces.size());

@@ -49,7 +49,7 @@ inline const float* bias_of(const Run& run, const ProductPart& part, std::int64_
   return part.bias == VectorId::none ? nullptr : run.weights.vector(part.bias) + expert * part.rows + first;
 }
 
-// The activations that a part multiplies: rows of a slot, or pairs of a row and one of its experts.
+// The activations that a product multiplies by a part (ProductPart). They are rows of a slot, or pairs of a row and one of its experts.
 struct Operand {
   const float* x;        // the first row; used by parts that multiply floats
   std::int64_t stride;   // number of floats from one row of x to the next

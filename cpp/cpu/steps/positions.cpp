@@ -48,7 +48,7 @@ void turn(const Run& run, const Turned& s, std::int64_t r, std::int64_t position
   run.kernels.rows.scale_add(x, static_cast<float>(factor), nullptr, nullptr, s.x.width, x);
 }
 
-// Stores the keys and values of a page run. page_of_head(head) returns the address of the page of each kv head.
+// Stores the keys and values of a page run. page_of_head(head) returns the address of the kv head's page.
 template <class PageOfHead>
 void store_heads(const Run& run, const PageRun& rows, KvFormat format, const View& k, const View& v, const CacheShape& shape,
                  const PageOfHead& page_of_head) {
