@@ -2,19 +2,17 @@
 // needed, a run reads the sketch first. It then reads only those groups of the matrix that may contain one of the largest logits
 // (steps/sketch.cpp).
 //
-// A sketch is a matrix in Q5_0 with one row for each row w of the head. Each block of 32 weights is stored as scale * codes, with the error
-// e = w - scale * codes. The columns behind the weights hold one norm n = max(|e|, |w| / kNormRatio) for each block, rounded up. The
-// activations x are quantized to int8 codes in the same way, x = scale * codes + r. The columns behind their codes hold one factor f for
-// each block, rounded up. A kernel of Q5_0 computes the product of both rows, which is sum(u y) + sum(n f). Here u is scale * codes of w,
-// and y is scale * codes of x.
+// A sketch is a matrix in Q5_0 with one row for each row w of the head. The first columns of this row hold u, which is w rounded to Q5_0.
+// The columns behind u hold one norm n = max(|e|, |w| / kNormRatio) for each block of 32 weights, rounded up, where e = w - u. The
+// activations x are stored in the same way. The first columns hold y, which is x rounded to int8 codes, and the columns behind y hold one
+// factor f for each block, rounded up. A kernel of Q5_0 computes the product of both rows, which is sum(u y) + sum(n f).
 //
-// Why the product is an upper bound. The exact logit is sum(w x) = sum(u y) + sum(e y) + sum(w r). By Cauchy and Schwarz, the last two sums
-// are at most sum(|e| |y| + |w| |r|) <= sum(n (|y| + kNormRatio |r|)). Both the logit and its bound are computed in floats, so both have
-// rounding errors. The error of the logit, which the product with the head gives, is at most g sum(|w| (|y| + |r|)). The error of the bound
-// is at most g sum((|w| + |e|) |y| + n f). Here g is twice the bound of the relative rounding error of a float sum of `cols` products
-// (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). factor_of() in sketch.cpp adds both errors to f. |r| also covers the error
-// of a product that rounds its activations to two rows of int8 codes. Logits are compared after they are multiplied by a positive scale,
-// which keeps their order.
+// This product is an upper bound of the logit. With r = x - y, the exact logit is sum(w x) = sum(u y) + sum(e y) + sum(w r). By Cauchy and
+// Schwarz, the last two sums are at most sum(|e| |y| + |w| |r|) <= sum(n (|y| + kNormRatio |r|)). So f is |y| + kNormRatio |r|, plus the
+// rounding errors of both float sums (factor_of() in sketch.cpp). The sum of the logit has an error of at most g sum(|w| (|y| + |r|)), and
+// the sum of the bound one of at most g sum((|w| + |e|) |y| + n f). Here g is twice the bound of the relative rounding error of a float sum
+// of `cols` products (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). |r| also covers the error of a product that rounds its
+// activations to two rows of int8 codes. Logits are compared after they are multiplied by a positive scale, which keeps their order.
 #pragma once
 
 #include <cstdint>

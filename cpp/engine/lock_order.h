@@ -2,10 +2,10 @@
 // wait for each other in a circle. Test builds check the order whenever a lock is taken (PUMICE_CHECK_LOCKS).
 //
 // A thread never holds two locks of the same rank, because these would belong to two models, and models have no order. But a thread works
-// for two models if a smaller model drafts tokens for a larger one (Drafter). Three rules keep it from holding locks of both. A step runs
-// without the lock of its scheduler. The smaller model's pages are released without the lock of the larger model's scheduler. An object
-// that may hold the last reference to another model is never destroyed while a scheduler's lock is held. The only exception is a fork,
-// which takes all locks of all objects, newest object first (engine/at_fork.h).
+// for two models if a smaller model drafts tokens for a larger one (Drafter). Three rules then keep the thread from holding locks of both
+// models. A step runs without the lock of its scheduler. The smaller model's pages are released without the lock of the larger model's
+// scheduler. An object that may hold the last reference to another model is never destroyed while a scheduler's lock is held. The only
+// exception is a fork, which takes all locks of all objects, newest object first (engine/at_fork.h).
 //
 // Some locks have no rank. A thread that holds a lock of a device (cpu/, vulkan/) or of a grammar (engine/grammar.cpp) calls no function of
 // the engine. So these locks come after all locks below. The two locks of Model come before all locks below, because programs are built

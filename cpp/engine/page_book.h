@@ -82,9 +82,8 @@ class PageBook {
     std::uint64_t state_used = 0;  // value of clock_ when the state was attached or used
     PrefixTree::Entry entry;
   };
-  // A kept page without children. The three elements are: true if the page has a state, Page::used, and the page. Their order is the order
-  // of eviction: leaves without a state come before leaves with a state, and in each of these two groups the least recently used leaf comes
-  // first.
+  // A kept page without children, as a tuple of whether the page has a state, Page::used, and the page. Leaves are evicted in ascending
+  // order, which is first the leaves without a state, and among these the least recently used leaf.
   using Leaf = std::tuple<bool, std::uint64_t, std::int32_t>;
   Leaf leaf(std::int32_t page) const { return {pages_[page].state >= 0, pages_[page].used, page}; }
   void detach(std::int32_t page);

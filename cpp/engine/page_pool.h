@@ -114,7 +114,7 @@ class PagePool {
   void plan_snapshots(PageTable& table, std::span<const std::int64_t> tokens);
   // Must be called after a step. Removes the first state from fresh() and makes it state(), the state after the table's computed tokens.
   void advance(PageTable& table);
-  // Leaves the table's state in the prefix tree. The state must be the one after `tokens` tokens, which must fill published pages.
+  // Puts the table's state into the prefix tree. The state must be the one after `tokens` tokens, which must fill published pages.
   void keep_state(PageTable& table, std::int64_t tokens);
 
   // Empties a table. Its pages with the `computed` ids, and its state, stay in the prefix tree until they are evicted.

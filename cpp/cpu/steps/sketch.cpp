@@ -3,9 +3,8 @@
 // - SeedsStep computes the logits with the largest bounds. The k-th largest of these logits is the threshold. A smaller logit cannot be one
 //   of the k largest.
 // - RestStep computes the groups that have a bound of at least the threshold. In the other groups, bounds stay in place of the logits.
-// These
-//   bounds are below the threshold, so Top does not rank them.
-// Ids that are not allowed get the lowest float as their bound, and the logits of reported ids are always computed.
+// Bounds below the threshold are not ranked by Top. Ids that are not allowed get the lowest float as their bound, and the logits of
+// reported ids are always computed.
 #include <algorithm>
 #include <cmath>
 #include <functional>
