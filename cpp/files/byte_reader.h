@@ -15,7 +15,6 @@
 
 namespace pumice::files {
 
-// Decodes a little-endian number.
 template <class T>
 T from_little_endian(std::string_view bytes) {
   using Bits = std::conditional_t<

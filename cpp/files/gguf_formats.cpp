@@ -1,8 +1,8 @@
 // Converts blocks of GGUF formats to formats of core/formats.def that hold the same weights exactly.
 //
-// The IQ formats store indices of vectors of 4 or 8 values (iq_grids.h), which signs and scales multiply. So each weight is a scale times
-// one of at most 16 small integers. The formats IQ1_E, IQ2_E, IQ3_XXS_E and IQ3_S_E of core/formats.def store, for each weight, a code: the
-// index of this integer in a table.
+// The IQ formats store, for each 4 or 8 weights, the index of a vector in a table of small integers (a grid of iq_grids.h). Signs and
+// scales multiply these integers, so each weight is a scale times one of at most 16 small integers. The formats IQ1_E, IQ2_E, IQ3_XXS_E and
+// IQ3_S_E of core/formats.def store, for each weight, a code: the index of this integer in a table.
 //
 // Sources of ids, names, sizes and layouts: ggml-common.h and ggml-quants.c of ggml-org/llama.cpp; gguf-py constants.py and quants.py. The
 // wide Q2_0: ggml-common.h of PrismML's fork, which wrote the Bonsai files.
@@ -56,7 +56,7 @@ void write_four_bits(std::uint16_t d, BlockBytes scales, const BlockCodes& codes
   }
 }
 
-// Writes a block of Q2_K with the weights d * (code - 1).
+// Writes a block of Q2_K with the weights d * (code - 1). `pairs` has the codes, four 2-bit codes in each byte.
 void write_ternary(std::uint16_t d, BlockBytes pairs, std::uint8_t* out) {
   std::memset(out, 0x11, 16);  // scale 1 and minimum 1 of each sub-block
   std::memcpy(out + 16, pairs, 64);
@@ -98,8 +98,8 @@ void put_scale(std::uint8_t* scales, int i, std::uint32_t scale) {
 }
 
 // ---------------------------------------------------------------- IQ2 and IQ3
-// Converts a block of IQ2_XXS. The block has an f16 d and, for each 32 weights, four indices of one byte and a word of 32 bits. The word
-// has seven signs for each index, and a 4-bit scale s. A weight is d * (0.5 + s) / 4 * value.
+// Converts a block of IQ2_XXS. The block has an f16 d and, for each 32 weights, four grid indices of one byte and a word of 32 bits. The
+// word has seven signs for each index, and a 4-bit scale s. A weight is d * (0.5 + s) / 4 * signed grid value.
 void expand_iq2_xxs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
@@ -112,8 +112,8 @@ void expand_iq2_xxs(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Converts a block of IQ2_XS. The block has an f16 d, then 16 bits for each 8 weights (a 9-bit index and seven signs), and then a 4-bit
-// scale s for each 16 weights. A weight is d * (0.5 + s) / 4 * value.
+// Converts a block of IQ2_XS. The block has an f16 d, then 16 bits for each 8 weights (a 9-bit grid index and seven signs), and then a
+// 4-bit scale s for each 16 weights. A weight is d * (0.5 + s) / 4 * signed grid value.
 void expand_iq2_xs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -123,8 +123,8 @@ void expand_iq2_xs(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), block + 66, codes, out);
 }
 
-// Converts a block of IQ2_S. The block has an f16 d, the low eight bits of 32 indices, 32 bytes of signs, the top two bits of the 32
-// indices, and a 4-bit scale s for each 16 weights. A weight is d * (0.5 + s) / 4 * value.
+// Converts a block of IQ2_S. The block has an f16 d, the low eight bits of 32 grid indices, 32 bytes of signs, the top two bits of the 32
+// indices, and a 4-bit scale s for each 16 weights. A weight is d * (0.5 + s) / 4 * signed grid value.
 void expand_iq2_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -134,8 +134,8 @@ void expand_iq2_s(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), block + 74, codes, out);
 }
 
-// Converts a block of IQ3_XXS. The block has an f16 d, 64 indices of one byte, and a word of 32 bits for each 32 weights. The word has four
-// times seven signs, each for 8 weights, and a 4-bit scale s. A weight is d * (0.5 + s) / 2 * value.
+// Converts a block of IQ3_XXS. The block has an f16 d, 64 grid indices of one byte, and a word of 32 bits for each 32 weights. The word has
+// four times seven signs, each time for 8 weights, and a 4-bit scale s. A weight is d * (0.5 + s) / 2 * signed grid value.
 void expand_iq3_xxs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[4] = {};
@@ -149,8 +149,8 @@ void expand_iq3_xxs(BlockBytes block, std::uint8_t* out) {
   write_four_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Converts a block of IQ3_S. The block has an f16 d, the low eight bits of 64 indices, the ninth bits of the 64 indices, 32 bytes of signs,
-// and a 4-bit scale s for each 32 weights. A weight is d * (1 + 2 s) * value.
+// Converts a block of IQ3_S. The block has an f16 d, the low eight bits of 64 grid indices, the ninth bits of the 64 indices, 32 bytes of
+// signs, and a 4-bit scale s for each 32 weights. A weight is d * (1 + 2 s) * signed grid value.
 void expand_iq3_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -165,8 +165,9 @@ void expand_iq3_s(BlockBytes block, std::uint8_t* out) {
 // Writes the codes of entry `index` of the IQ1 grid. The codes say that 1/8 is subtracted from each value (if `minus`) or added to it.
 void put_delta(int index, bool minus, std::uint8_t* codes) { put_eight(kGridIq1[index], minus ? 255 : 0, codes); }
 
-// Converts a block of IQ1_S. The block has an f16 d, the low eight bits of 32 indices, and 16 bits for each 32 weights: the top three bits
-// of four indices, a 3-bit scale s, and a bit m. A weight is d * (2 s + 1) * (value - 1/8) if m is set, else d * (2 s + 1) * (value + 1/8).
+// Converts a block of IQ1_S. The block has an f16 d, the low eight bits of 32 grid indices, and 16 bits for each 32 weights: the top three
+// bits of four indices, a 3-bit scale s, and a bit m. A weight is d * (2 s + 1) * (grid value - 1/8) if m is set, else d * (2 s + 1) *
+// (grid value + 1/8).
 void expand_iq1_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
@@ -179,9 +180,9 @@ void expand_iq1_s(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Converts a block of IQ1_M. The block has the low eight bits of 32 indices, 4 bits for each index (its top three bits and the bit m of
-// IQ1_S), and four words of 16 bits. A word has the 3-bit scales of four sub-blocks of 16 weights, and 4 of the 16 bits of d. Weights are
-// as in IQ1_S.
+// Converts a block of IQ1_M. The block has the low eight bits of 32 grid indices, 4 bits for each index (its top three bits and the bit m
+// of IQ1_S), and four words of 16 bits. A word has the 3-bit scales of four sub-blocks of 16 weights, and 4 of the 16 bits of d. Weights
+// are as in IQ1_S.
 void expand_iq1_m(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
