@@ -107,7 +107,7 @@ class Placer {
     report_.add_stage(share);
   }
 
-  // Adds the CPU, with the layers that are on it and with the experts of layers that are on GPUs.
+  // Adds the CPU to the placement's devices, with its own layers and with the experts of layers that are on GPUs.
   void add_host(const Split& split) {
     const Place& host = costs_.places()[kHost];
     Cost all = costs_.stage(kHost, 0, fill_.border(split), 0);

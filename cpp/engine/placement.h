@@ -41,16 +41,17 @@ struct StagePlan {
 struct PlacedDevice {
   std::shared_ptr<Backend> backend;
   std::string id, name;
-  std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // in bytes; kv_page is per cache page, and `state` per state
+  std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // in bytes; kv_page is per cache page, `state` per recurrent state
   std::uint64_t memory_free = 0;                                   // free bytes before the model is loaded
-  std::uint64_t expert_bytes = kAllExperts;                        // maximum bytes of experts in memory (Backend::pack())
+  std::uint64_t expert_bytes = kAllExperts;                        // maximum bytes of experts in memory; kAllExperts: no limit
   bool in_host_memory = true;  // true if the device uses the machine's memory, which other devices may use too
 };
 
 struct Placement {
   std::vector<PlacedDevice> devices;  // the devices that run layers or experts of the model
   std::vector<StagePlan> stages;
-  std::optional<std::size_t> experts_device;  // index into `devices`; empty if all experts are on the device of their layer
+  // Index in `devices` of the device with the experts that are not on the device of their layer; empty if there are no such experts.
+  std::optional<std::size_t> experts_device;
   std::vector<PlacementRow> rows;
   std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, state = 0, memory_free = 0;  // in bytes, for all devices together
   std::int64_t n_ctx = 0;
@@ -68,8 +69,8 @@ struct Placement {
   // The reasons why results differ from those of the original model. Each reason begins with "lacks" or "has".
   std::vector<std::string> incomplete;
   std::string fallback;  // why device="auto" uses no GPU although there is one; otherwise empty
-  // The error that load() throws if the model does not fit. Its kind is out_of_memory or out_of_device_memory, and its message has the
-  // numbers.
+  // The error that load() throws if the model does not fit. Its kind is out_of_memory or out_of_device_memory, and its message says what
+  // does not fit.
   std::optional<Error> problem;
 };
 

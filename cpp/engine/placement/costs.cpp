@@ -110,7 +110,7 @@ Costs::Measured Costs::measure(const Place& place) const {
     if (each.output == Output::sparse) scratch = plus(scratch, kMostPooled * sizeof(float));
   }
   if (has_experts()) measure_experts(place, m);
-  // Subtracts the weights of the embedding from layer 0, because they are included in its program but count as a part of their own.
+  // Subtracts the weights of the embedding from layer 0, because the program of layer 0 includes them, but m.embedding counts them already.
   for (std::vector<Cost>* layers : {&m.layers, &m.others})
     if (!layers->empty()) layers->front().weights = less(layers->front().weights, m.embedding.weights);
   if (generates_) measure_head(place, m);
@@ -123,8 +123,8 @@ void Costs::measure_experts(const Place& place, Measured& m) const {
   m.others.resize(layers_);
   const auto is_experts = [](const Op& op) { return std::holds_alternative<Experts>(op); };
   try {
-    cut_program(programs_.body(0, layers_, Output::hidden).program, programs_.shapes(),
-                is_experts);  // called only because it throws if two layers share a cache
+    // This call is only a check: cut_program() throws if two layers share a cache.
+    cut_program(programs_.body(0, layers_, Output::hidden).program, programs_.shapes(), is_experts);
     for (std::size_t l = 0; l < layers_; ++l) {
       for (const ProgramPart& part : cut_program(program(l).program, programs_.shapes(), is_experts)) {
         Cost& sum = (part.apart ? m.experts : m.others)[l];
@@ -196,7 +196,7 @@ Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side
     return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, rows);
   };
   const Cost last = cost(end(Output::selected), rows_);
-  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // this program uses all matrices that `first` uses
+  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // its weights include those of `first`
   const Cost first = cost(programs_.side(side, layers_ - 1, true), kGuessedRows);
   const Cost logits = cost(programs_.side_logits(side), head_rows(d_.vocab_size));
   sum.scratch = std::max({sum.scratch, first.scratch, last.scratch, logits.scratch});

@@ -38,7 +38,7 @@ struct Place {
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
   bool is_cpu, in_host_memory;  // in_host_memory: true if the device uses the machine's memory, which other devices may use too
-  // Number of bytes that a model may use. On a device with its own memory, a sixteenth of the free memory (at most 512 MiB) is left unused
+  // Number of bytes that a model may use. On a device with its own memory, a sixteenth of the free memory (at most 512 MiB) is kept free
   // for a second workspace, upload buffers, pipelines, and the driver's rounding of sizes.
   std::uint64_t free;
 };
@@ -88,7 +88,7 @@ class Costs {
   // The cost of each part of the model on one place.
   struct Measured {
     Cost embedding, head;
-    Cost sketch;              // cost of the sketch that Top uses in addition to the head (cpu/sketch.h)
+    Cost sketch;              // cost of the sketch, a smaller copy of the head that Top reads first (cpu/sketch.h)
     std::vector<Cost> sides;  // by index in Description::sides
     std::vector<Cost> ends;   // by index in ends_
     std::int32_t ranks = 0;

@@ -1,4 +1,4 @@
-// Decides how many bytes of a mixture's experts are in the host's memory. Other experts are read from the file when the router chooses
+// Decides how many bytes of a mixture's experts are in the host's memory. The other experts are read from the file when the router chooses
 // them.
 #pragma once
 

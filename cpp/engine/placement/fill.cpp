@@ -8,7 +8,8 @@
 namespace pumice::engine {
 namespace {
 
-// Fractions of a place's memory are integers in units of 1 / kWhole. If the layers do not fit, fractions are larger than kWhole.
+// Fractions of a place's memory are integers, and kWhole is the whole memory. A fraction is larger than kWhole if the layers do not fit.
+// kMostFraction is the largest fraction that balanced() tries.
 constexpr std::uint64_t kWhole = 1 << 16;
 constexpr std::uint64_t kMostFraction = std::uint64_t{1} << 50;
 
@@ -92,9 +93,9 @@ std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction
   return split;
 }
 
-// Divides the layers of a stretch so that each place uses the same fraction of its memory. This is the smallest fraction with which
-// filled() succeeds. The last place may need so much only because of the head. So it keeps the layers found for it, and the layers before
-// these are divided again among the other places, with a smaller fraction.
+// Divides the layers of a stretch so that each place uses the same fraction of its memory, the smallest one with which filled() succeeds.
+// The last place may need this fraction only because it has the head, too. So the layers before those of the last place are divided again
+// among the other places, with a smaller fraction.
 Split Fill::balanced(const Stretch& stretch) const {
   const Share all{stretch.places.back(), stretch.first, stretch.end, away_in(stretch.first, stretch.end, stretch.away_before)};
   if (stretch.places.size() == 1) return {all};
@@ -193,7 +194,7 @@ Split Fill::split(std::size_t count) const {
       if (missing(best) == 0 || places.size() == 1) return best;
     }
   };
-  // If all layers and experts fit on some of the places, uses only these places. This is better than more places with experts on the host.
+  // If all layers and experts fit on some of the places, uses only these places, so that no experts are on the host.
   if (costs_.can_part_experts() && !options_.gpu_experts && all.size() > 1) {
     Split whole = first_that_fits([&](const Places& places) { return balanced(places, count, 0); });
     if (missing(whole) == 0) return whole;

@@ -38,9 +38,9 @@ class Fill {
   // The arguments must outlive this object.
   Fill(const Costs& costs, const LoadOptions& options);
 
-  // Divides the last `count` layers among all places but the host, so that the same fraction of each place's memory is used. If the place
-  // with the head needs a larger fraction, the other places use a smaller one. If the layers do not fit, because a place is too small for
-  // one layer, the smallest places are left out, one after another, until the layers fit. If the layers never fit, returns the division
+  // Divides the last `count` layers among all places but the host, so that each place uses the same fraction of its memory. If the place
+  // with the head needs a larger fraction, the other places use a smaller fraction. A place may be too small for even one layer. So if the
+  // layers do not fit, the smallest places are left out, one after another, until the layers fit. If they never fit, returns the division
   // that lacks the fewest bytes.
   //
   // In a mixture, the experts of the last layers are with their layers, for as many layers as fit or as gpu_experts= requires. The experts
@@ -60,8 +60,8 @@ class Fill {
 
  private:
   using Places = std::vector<std::size_t>;
-  // Returns the split that divide(away_before) makes. In this split, the experts of all layers before `away_before` must be on the host.
-  // `away_before` is chosen as gpu_experts= requires. Without this option, as many experts as fit are with their layers.
+  // Returns divide(away_before), a split in which the experts of all layers before `away_before` must be on the host. gpu_experts=
+  // determines `away_before`. Without this option, as many experts as fit are with their layers.
   Split with_experts(const std::function<Split(std::size_t away_before)>& divide) const;
   // The layers first, ..., end - 1, and the places among which they must be divided. The experts of the layers before `away_before` are on
   // the host.

@@ -70,7 +70,7 @@ void Report::add_row(std::string name, const Cost& cost, const std::vector<bool>
                      .why = {}});
 }
 
-// If only some of a device's experts are in memory, adds a row with the size of these.
+// If only some of a device's experts are in memory, adds a row with the bytes of these experts.
 void Report::add_expert_row(const PlacedDevice& device) {
   if (device.expert_bytes == kAllExperts) return;
   p_.rows.push_back({.name = "experts in memory", .device = device.id, .weights = device.expert_bytes, .formats = {}, .why = {}});
@@ -231,7 +231,7 @@ Report::Room Report::room() const {
 // as fit into a quarter of the free memory. If `wanted` is more than that, the budget has `wanted` pages, or as many of them as fit into
 // the free memory. If the caller gave n_ctx, the budget has pages for at least one sequence.
 //
-// If a budget holds fewer than n_ctx positions, sets the problem if the caller gave n_ctx. Otherwise lowers n_ctx.
+// If the budget holds fewer than n_ctx positions, lowers n_ctx, or sets the problem if the caller gave n_ctx.
 void Report::plan_caches(std::uint64_t wanted) {
   const Room free = room();
   const CacheUnits cache{p_.kv_page, p_.state};

@@ -40,8 +40,8 @@ class Report {
   void too_many(const Fill& fill, const Split& asked, std::size_t most);
   void not_one(const Fill& fill);  // sets the problem that not even one layer fits on the GPUs, although the caller named them
   // Sets PlacementRow::why of each layer on the host. If gpu_layers= is given, the reason is this option. Otherwise the reason is how many
-  // bytes the other places lack to hold this layer and all layers after it. In that case, also adds a note that says why no further layer
-  // fits. If no layer at all fits, sets Placement::fallback instead, unless the caller named the GPUs (`named`).
+  // bytes the other places lack to hold this layer and all layers after it, and a note says why no further layer fits. If no layer fits at
+  // all, Placement::fallback is set in place of the note, unless the caller named the GPUs (`named`).
   void say_why(const Fill& fill, const Split& split, bool named);
   void say_why_experts(const Fill& fill, const Split& split);  // adds a note that says why experts are on the host
 
