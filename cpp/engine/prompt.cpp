@@ -40,7 +40,8 @@ std::vector<Sequence*> Prompt::fork(Sequence& sequence, PagePool& pool) {
     try {
       shared = pool.fork(sequence.table, static_cast<std::int32_t>(sequence.computed), follower->table);
     } catch (const Error&) {
-      // The page could not be copied. The follower will compute the prompt itself. If the device fails again, that step reports the error.
+      // The page could not be copied, so the follower will compute the prompt itself. If this fails, too, the step that computes it reports
+      // the error.
     }
     follower->life = shared ? Sequence::Life::running : Sequence::Life::waiting;
     follower->computed = shared ? sequence.computed : 0;

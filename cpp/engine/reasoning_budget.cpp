@@ -147,7 +147,7 @@ class ReasoningBudget final : public TokenFilter {
   std::size_t spelt_ = 0;        // number of close_ids that the text ends with already; used while ending_ is true
   std::size_t matched_ = 0;      // number of first bytes of `close` (inside of reasoning) or `open` (outside) that the text ends with
   std::size_t called_ = 0;       // number of first bytes of the marker `call` that the text ends with
-  std::size_t begun_ = 0;        // number of bytes outside of reasoning; if ReasoningMarks::leads, leading blanks do not count
+  std::size_t begun_ = 0;        // number of bytes of the answer outside of reasoning; without leading blanks if ReasoningMarks::leads
   int missing_ = 0;              // number of bytes that the last UTF-8 character still lacks
   std::int64_t completing_ = 0;  // number of tokens that were allowed beyond the budget to complete a UTF-8 character
   // The last ids of the answer, which are compared with close_ids and `again`. Cleared when reasoning begins or ends.

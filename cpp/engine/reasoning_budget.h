@@ -1,7 +1,7 @@
 // A token filter that ends a model's reasoning after a given number of tokens.
 //
 // A model marks its reasoning with texts such as "<think>" and "</think>". The filter searches the bytes of the tokens for these markers,
-// as the parser of answers does, so it finds a marker however it is divided into tokens. Until the budget is used up, the filter allows all
+// as the parser of answers does, so a marker is found however it is divided into tokens. Until the budget is used up, the filter allows all
 // tokens. Then it allows only the tokens of the closing marker, one after another. These tokens are chosen like all others: grammars must
 // accept them, guesses that differ from them are dropped, and their log-probabilities are those of the model. After that, the filter
 // forbids every token that would begin reasoning again.
@@ -27,8 +27,8 @@ class Marker {
   // Appends `byte` to a text that ends with the first `matched` bytes of the marker. Returns how many of the marker's first bytes the
   // longer text ends with. `matched` must be less than size().
   std::size_t after(std::size_t matched, std::uint8_t byte) const;
-  // A text that ends with the first `matched` bytes of the marker may also end with fewer of the marker's first bytes. Returns the largest
-  // such smaller number, which may be 0. `matched` must be at least 1.
+  // Returns the largest n < matched for which every text that ends with the first `matched` bytes of the marker also ends with the first n
+  // bytes of the marker. n may be 0. `matched` must be at least 1.
   std::size_t shorter(std::size_t matched) const { return shorter_[matched - 1]; }
 
  private:

@@ -34,7 +34,7 @@ void Request::start(std::uint64_t tag, std::int32_t steps) {
 
 void Request::hold(bool held) {
   const std::lock_guard lock(scheduler_.mutex_);
-  if (state_->delivery == Delivery::asked || state_->closed()) return;  // pump() will return no more news of this request
+  if (state_->delivery == Delivery::asked || state_->closed()) return;  // pump() returns no news of such a request anyway
   state_->delivery = held ? Delivery::held : Delivery::pumped;
   scheduler_.news_.tell(*state_);
 }

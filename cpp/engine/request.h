@@ -12,7 +12,7 @@ namespace pumice::engine {
 
 class Scheduler;
 
-// Scheduler::request() makes this handle, and its destructor closes the request. Nothing is computed before the first wait() or start().
+// A request that Scheduler::request() has made. The destructor closes the request. Nothing is computed before the first wait() or start().
 // Any thread may call any function. Sequence number s continues prompt number s / n, where n is GenerateParams::n.
 class Request {
  public:

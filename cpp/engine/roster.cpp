@@ -72,7 +72,7 @@ void Roster::drop(RequestState& request) {
 void Roster::fail(RequestState& request, const std::exception_ptr& error) {
   if (!request.error) request.error = own_copy(error);
   for (Sequence& s : request.sequences)
-    if (s.life != Life::held) drop(s);  // while a sequence is held, its caller's thread uses its pages
+    if (s.life != Life::held) drop(s);  // a held sequence is not ended, because its caller's thread uses its pages
 }
 
 void Roster::fail_all(const std::exception_ptr& error) {

@@ -19,8 +19,8 @@ class Roster {
   const Requests& requests() const { return requests_; }
   void join(RequestState& request);
   void remove_ended();
-  // Must be called in the child of a fork. Removes the parent's requests from the batch and returns them. Releases no pages, because the
-  // forking thread still holds the locks of other objects.
+  // Must be called in the child of a fork. Removes the parent's requests from the batch and returns them. Releases no pages, because this
+  // would need locks of other objects, which the forking thread still holds.
   Requests forget_parent();
 
   // deadline() returns the earliest deadline of all requests. late() returns the requests whose deadline has passed at time `now`.

@@ -67,8 +67,8 @@ class RunSpaces {
 // The number of rows that a decoder's scratch is planned for. No step has more rows.
 inline constexpr std::int32_t kPlannedRows = 512;
 
-// Maximum number of decode rows and guesses together in a step that has guesses. Further guesses are not made, because a device computes a
-// step with more rows with its kernels for prompts.
+// Maximum number of decode rows and guesses together in a step that has guesses. More guesses would not make decoding faster, because a
+// device computes a step with more rows with its kernels for prompts.
 inline constexpr std::int64_t kGuessedRows = 64;
 
 // Decides from measured durations how many token rows a step should have. This number changes no result, because a row's bits do not
@@ -129,8 +129,8 @@ struct Runtime {
   RunSpaces spaces;
   Pace pace;
   std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // counts of all encode calls of the model
-  // Computes a text again, layer by layer, after its results contained a NaN or an infinity. Returns the end of an error message. This end
-  // names the layer after which such a value first occurs, the token and the device. Never throws; returns "" if the text cannot be
+  // Computes a text again, layer by layer, after its results contained a NaN or an infinity. Returns the last part of the error message,
+  // which names the layer after which such a value first occurs, the token and the device. Never throws; returns "" if the text cannot be
   // computed again. `types` holds the type of each token, or is empty if all types are 0.
   std::function<std::string(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel)>
       where_not_finite = [](std::span<const std::int32_t>, std::span<const std::int32_t>, const Cancel&) { return std::string(); };

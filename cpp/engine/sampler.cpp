@@ -276,7 +276,7 @@ void Sampler::keep_mass(double mass) {
   const auto bin = [&](const Candidate& c) { return static_cast<int>((top - c.rank) * per_bin); };
   std::array<double, kBins> weights{};
   for (const Candidate& c : candidates_) weights[bin(c)] += c.weight;
-  double above = 0;  // sum of the weights of all candidates in better bins, and later also of those before `low`
+  double above = 0;  // sum of the weights of the candidates in better bins, and later also of the candidates before `low`
   int reached = 0;
   while (reached < kBins - 1 && above + weights[reached] < mass) above += weights[reached++];
   while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // goes back if rounding errors led past the last used bin

@@ -24,7 +24,7 @@ namespace pumice::engine {
 // temperature of 1e6.
 inline constexpr float kMostBias = 1e20f;
 
-// The ranges of these parameters are in engine/settings.cpp.
+// How a Sampler chooses tokens. The ranges of the numbers are in engine/settings.cpp.
 struct SamplingParams {
   float temperature = 0.0f;  // 0: greedy
   std::int32_t top_k = 0;    // 0: off. Fan, Lewis and Dauphin 2018: keeps the top_k likeliest tokens

@@ -11,8 +11,8 @@
 
 namespace pumice::engine {
 
-// Computes the logits after the last token or, if `all` is true, after each token. `out` has the shape vocabulary, or tokens x vocabulary.
-// If `all` is false, the beginning of the text may come from the prefix cache.
+// Computes the logits after the last token or, if `all` is true, after each token. `out` holds one row of logits, or one row for each
+// token. If `all` is false, the beginning of the text may come from the prefix cache.
 void logits(Scheduler& scheduler, std::span<const std::int32_t> ids, bool all, std::span<float> out, const Cancel& cancel);
 
 // Computes the log-probability of each token but the first: out[i] is the log-probability of ids[i + 1] after ids[0 .. i]. Needs no memory

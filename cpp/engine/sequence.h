@@ -84,8 +84,8 @@ struct Sequence {
   std::vector<std::int32_t> ids;
   std::int64_t computed = 0;  // number of ids, from the first on, whose keys and values are in the pages
   std::int64_t context = 0;   // maximum number of ids: n_ctx, or less if the page budget holds less
-  // The value for Segment::length. It is the prompt's length, or a later length of the text if LongRoPE changed its frequencies there
-  // (Admission::follow_rope).
+  // The value for Segment::length. It is the prompt's length or, if LongRoPE has changed its frequencies since, the text's length at the
+  // last change (Admission::follow_rope).
   std::int32_t length = 0;
   PageTable table;
 
@@ -111,8 +111,8 @@ struct Sequence {
   bool ended() const { return life == Life::ended; }
   bool decodes() const { return life == Life::running && !task && pending() == 1; }
   bool reads_prompt() const { return life == Life::running && pending() > (task ? 0 : 1); }
-  // Returns how many ids, from the first on, may be taken from the prefix cache. If each row yields a result (TextTask), these are only the
-  // rows whose results the caller has already.
+  // Returns how many ids, from the first on, may be taken from the prefix cache. If each row yields a result (TextTask), only the ids may
+  // be taken whose results the caller has already.
   std::int64_t sharable() const { return task && task->wants_each_row() ? task->given : static_cast<std::int64_t>(ids.size()); }
   bool shown() const { return !row.empty() && answer.empty(); }  // returns true if the logits wait for the caller's answer
   bool lags() const { return params->read_ahead > 0 && news.ids.size() >= static_cast<std::size_t>(params->read_ahead); }

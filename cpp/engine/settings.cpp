@@ -130,7 +130,7 @@ std::span<const Setting<GenerateParams>> generate_settings() { return kGenerate;
 std::span<const Setting<Speculation>> speculation_settings() { return kSpeculation; }
 
 double shortest(float value) {
-  constexpr float kWholes = 1 << 23;  // a whole number below this needs all its digits, so the number itself is returned
+  constexpr float kWholes = 1 << 23;  // whole numbers below this are returned unchanged, because they need all their digits
   if (!std::isfinite(value) || (std::fabs(value) < kWholes && value == std::floor(value))) return value;
   std::istringstream in(shortest_text(value));
   double result = 0;

@@ -111,7 +111,7 @@ bool add_guess(Sampler& sampler, const SamplingParams& sampling, std::span<float
   } catch (const Error&) {  // the row has a NaN, or a bias forbids the whole vocabulary
     return false;
   }
-  const auto& ends = s.params->eos_ids;  // no token follows an end token
+  const auto& ends = s.params->eos_ids;  // an end token is not guessed, because no token follows it
   if (std::find(ends.begin(), ends.end(), choice.id) != ends.end()) return false;
   guesses.push_back(choice.id);
   return true;
@@ -199,8 +199,8 @@ void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
   try {
     for (Task& task : tasks)
       if (prepare(task)) active.push_back(&task);
-    // If the cache lacks more than kCatchUp rows of a sequence, the sequence gets no guesses now. Instead, a run computes rows of the first
-    // such sequence alone, because the sequences that get guesses lack far fewer rows.
+    // If the cache lacks more than kCatchUp rows of a sequence, the sequence gets no guesses now. Instead, a separate run computes rows of
+    // the first such sequence.
     std::vector<Task*> behind;
     for (Task* task : active)
       if (static_cast<std::int64_t>(task->sequence->ids.size() - task->drafted->ids.size()) > kCatchUp) behind.push_back(task);

@@ -138,8 +138,8 @@ class Drafter {
 
 // Makes guesses with the model's own draft head (model::Config::draft) or its assistant (model/assistant.h). A draft head is a layer that
 // guesses the token after a sequence's last id. Its inputs are this id and the body's hidden row from which the id was chosen. Its keys and
-// values are in the pages of the sequence. Steps store them for all computed ids. A run of the draft head stores temporary ones for the
-// last id and for earlier guesses, until a step computes these ids.
+// values are in the pages of the sequence. Steps store the keys and values for all computed ids. A run of the draft head stores temporary
+// keys and values for the last id and for earlier guesses, until a step computes these ids.
 class DraftHead {
  public:
   struct Task {

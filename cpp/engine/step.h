@@ -20,7 +20,7 @@ class Step {
  public:
   struct Part {
     Sequence* sequence;
-    std::int32_t rows;                       // number of the sequence's ids that are computed; the rows of guesses come after them
+    std::int32_t rows;                       // number of the sequence's ids that the step computes; the rows of guesses come after them
     bool samples;                            // true if a token is chosen after the last of these rows
     std::size_t first_choice = 0;            // index in choices_ of the part's first choice; the part's other choices come next
     std::optional<Error> error = {};         // why no token could be chosen, for example because of a NaN

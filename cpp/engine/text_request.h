@@ -29,7 +29,7 @@ class TextRequest {
   // that computes the text.
   void run(const Cancel& cancel);
 
-  // Returns the pages, after run() with Wants::pages or Wants::room. Only this thread uses them until the request ends.
+  // Returns the pages, after run() with Wants::pages or Wants::room. No other thread uses them until the request ends.
   const PageTable& table() const { return state_->sequences.front().table; }
   PageTable& table() { return state_->sequences.front().table; }
   // Must be called when the caller has written the keys and values of all tokens. Other texts may then share the pages after the request

@@ -1,5 +1,5 @@
 // The task of a sequence with a given text. The text's keys and values, logits or log-probabilities are computed, and no token is chosen.
-// Other comments call such a text a "text without choices".
+// The documentation calls such a text a "text without choices".
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ class TokenFilter {
   // might not have been chosen yet. Otherwise returns -1.
   virtual std::int64_t reasoning_cut() const { return -1; }
 
-  // The argument of foreseen() is the mask for the next token. If all tokens that the mask allows are beginnings of one text (for example,
-  // of a JSON key that must come next), foreseen() returns the longest of these tokens, which is a good guess. Otherwise it returns -1.
+  // foreseen() guesses the next token. Its argument is the mask for this token. If all tokens that the mask allows are beginnings of one
+  // text (for example, of a JSON key that must come next), it returns the longest of these tokens, otherwise -1.
   virtual bool foresees() const { return false; }  // returns false if foreseen() always returns -1
   virtual std::int32_t foreseen(std::span<const std::uint32_t>) const { return -1; }
 };
