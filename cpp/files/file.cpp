@@ -120,7 +120,7 @@ void File::require_unchanged() const {
     if (now.st_nlink != opened_.st_nlink || now.st_mode != opened_.st_mode || now.st_uid != opened_.st_uid || now.st_gid != opened_.st_gid)
       return true;
     struct stat named;
-    // A new name changes st_ctime, too. If the path no longer leads to this file, the file was probably only renamed.
+    // A new name changes st_ctime, too. So if the path no longer leads to this file, the file counts as only renamed.
     return ::stat(path_.c_str(), &named) != 0 || !same_inode(named, now);
   };
   if (same_contents()) return;

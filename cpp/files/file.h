@@ -48,9 +48,9 @@ class File {
   void require_size(std::uint64_t limit) const;
   // Returns the whole file as text. Throws model_format if it is larger than `limit` bytes.
   std::string read_all(std::uint64_t limit) const;
-  // Throws io if the file's contents may have changed since it was opened: its size or modification time differs, or its inode was changed
-  // (st_ctime) by something other than a new link, name, owner or mode. The check of st_ctime finds a file that was rewritten in place and
-  // then given its old modification time.
+  // Throws io if the file's contents may have changed since it was opened. This is so if the size or the modification time differs, or if
+  // the inode was changed (st_ctime) by something other than a new link, name, owner or mode. The check of st_ctime finds a file that was
+  // rewritten in place and then given its old modification time.
   void require_unchanged() const;
 
  private:
@@ -62,7 +62,7 @@ class File {
   struct stat opened_{};  // the file's status when it was opened
 };
 
-// A model's folder, kept open. Its files are opened by their bare names, relative to the open folder.
+// A model's folder, which stays open. Its files are opened by their bare names, relative to the open folder.
 class Folder {
  public:
   explicit Folder(const std::string& path);

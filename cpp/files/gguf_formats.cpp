@@ -285,7 +285,7 @@ constexpr GgufFormat kGgufFormats[] = {
 };
 constexpr GgufFormat kWideQ2_0 = {42, "Q2_0", 128, 34, Format::Q4_0, expand_q2_0<128>};
 
-// Where to find the factors that a tensor's rows are multiplied by: floats in another tensor. Row r has factor number r / `rows`.
+// Says where the factors of a tensor's rows are in the files. The factors are floats. Row r is multiplied by factor number r / `rows`.
 struct Factors {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
@@ -369,7 +369,7 @@ TensorInfo expanded(TensorInfo tensor, const GgufFormat& format) {
 
 void apply_factors(const std::vector<File>& files, std::vector<TensorInfo>& tensors) {
   constexpr std::string_view kWeight = ".weight";
-  std::map<std::string, std::size_t, std::less<>> factors;  // index in `tensors` of each tensor called "*.scale"
+  std::map<std::string, std::size_t, std::less<>> factors;  // maps the name of each tensor "*.scale" to its index in `tensors`
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].name.ends_with(".scale")) factors.emplace(tensors[i].name, i);
   std::set<std::string> unused;
