@@ -31,7 +31,7 @@ struct PlacementRow {
   std::string why;            // why this part of the model is not on a GPU; empty if it is on a GPU, or if there is no GPU
 };
 
-// A stage: the layers first, ..., last - 1 on one device.
+// A stage runs the layers first, ..., last - 1 on one device.
 struct StagePlan {
   std::size_t device;  // index into Placement::devices
   std::size_t first, last;

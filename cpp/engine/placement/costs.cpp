@@ -207,8 +207,8 @@ Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side
 }
 
 // Returns the cost of a side part in a stage that begins with layer `first`. The part uses the embedding's matrix, and needs a copy of it
-// if the stage has neither the embedding nor a head with the same matrix. The part may attend to layers of the model. Their keys and values
-// cost nothing if layers of the stage have them anyway.
+// if the stage has neither the embedding nor a head with the same matrix. The part may attend to keys and values of the model's layers,
+// which cost nothing if a layer of the stage stores them anyway.
 Cost Costs::side(std::size_t place, std::size_t first, std::size_t side) const {
   const Measured& m = measured_[place];
   Cost cost = m.sides[side];

@@ -81,7 +81,7 @@ std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction
     const auto bytes = [&](std::size_t first) {
       return static_cast<double>(bytes_with(costs_.stage(at, first, last, away_in(first, last, stretch.away_before)), stretch.pages));
     };
-    const std::size_t least = stretch.first + i;  // leaves one layer for each of the i places before this place
+    const std::size_t least = stretch.first + i;  // the smallest `first` that leaves a layer for each of the i places before
     if (bytes(last - 1) > room) return std::nullopt;
     std::size_t first = last - 1;
     while (first > least && bytes(first - 1) <= room) --first;

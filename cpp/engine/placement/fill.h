@@ -85,8 +85,8 @@ class Fill {
 // Divides all layers evenly among the places, in order. Each place gets at least one layer, unless there are more places than layers.
 Split evenly(const Costs& costs);
 
-// Returns how many cache pages must fit. kv_budget= or n_ctx= determines this number. If neither is given, the pages must hold
-// `most_positions` positions, but at most kPlannedPositions.
+// Returns the number of cache pages that a placement must have memory for. kv_budget= or n_ctx= determines this number. If neither is
+// given, the pages must hold `most_positions` positions, but at most kPlannedPositions.
 std::uint64_t target_pages(const CacheUnits& cache, const LoadOptions& options, std::int64_t most_positions);
 
 }  // namespace pumice::engine

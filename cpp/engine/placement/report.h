@@ -31,7 +31,8 @@ class Report {
   // Adds a device. `all` is the cost of all that the model has on the device. `expert_bytes` is the maximum number of bytes of experts in
   // memory (Backend::pack()), and `all` must count no more bytes than this for experts.
   void add_device(const Place& place, const Cost& all, std::uint64_t expert_bytes);
-  // Adds a stage with the layers of a share, and its rows. The stage is on the device that was added last.
+  // Adds a stage with the layers of a share, and a row for each part of the model in this stage. The stage is on the device that was added
+  // last.
   void add_stage(const Share& share);
   // Adds rows for the experts that are on the host although their layers are on another place.
   void add_experts_away(const Split& split);
