@@ -1,7 +1,8 @@
 // The prefix tree records for each cached page which page comes before it. The tree is a trie: the edge to a page is labelled with the
-// token ids of the page. All edges are in one ordered map, whose keys consist of the parent's name and the ids. A key contains the ids
-// themselves and not a hash of them, so equal keys mean equal texts. To find the entry that shares the longest prefix with some ids, it
-// suffices to look at two entries of the map: those directly before and after the position where a key with these ids would be inserted.
+// token ids of the page. All edges are in one ordered map, whose keys consist of the name of the parent page and the ids of the child page.
+// A key contains the ids themselves and not a hash of them, so equal keys mean equal texts. To find the entry that shares the longest
+// prefix with some ids, it suffices to look at two entries of the map: those directly before and after the position where a key with these
+// ids would be inserted.
 #pragma once
 
 #include <array>

@@ -144,9 +144,9 @@ class ReasoningBudget final : public TokenFilter {
   std::int64_t cut_ = -1;          // index of the first token after the budget was used up; -1 before that (reasoning_cut)
   Place place_ = Place::outside;
   bool ending_ = false;          // true if close_ids[spelt_] is the only token that may come next
-  std::size_t spelt_ = 0;        // number of close_ids that the text ends with already; used while ending_ is true
-  std::size_t matched_ = 0;      // number of first bytes of `close` (inside of reasoning) or `open` (outside) that the text ends with
-  std::size_t called_ = 0;       // number of first bytes of the marker `call` that the text ends with
+  std::size_t spelt_ = 0;        // the text ends with this many of close_ids already; used while ending_ is true
+  std::size_t matched_ = 0;      // the text ends with this many first bytes of `close` (inside of reasoning) or of `open` (outside)
+  std::size_t called_ = 0;       // the text ends with this many first bytes of the marker `call`
   std::size_t begun_ = 0;        // number of bytes of the answer outside of reasoning; without leading blanks if ReasoningMarks::leads
   int missing_ = 0;              // number of bytes that the last UTF-8 character still lacks
   std::int64_t completing_ = 0;  // number of tokens that were allowed beyond the budget to complete a UTF-8 character

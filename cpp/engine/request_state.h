@@ -80,7 +80,7 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   Sequence& at(std::int32_t sequence);  // throws invalid_argument if there is no such sequence
 
   std::vector<GenerateParams> params;  // one element for all prompts, or one for each prompt
-  // These are deques, whose elements never move, because other objects hold pointers to the elements. Sequence s continues prompt s / n.
+  // These are deques, because other objects hold pointers to the elements, which must not move. Sequence s continues prompt s / n.
   std::deque<Prompt> prompts;
   std::deque<Sequence> sequences;
 

@@ -20,9 +20,10 @@
 
 namespace pumice::engine {
 
-// Lends run spaces to calls. Spaces are made when they are first needed, and later calls reuse them. There are two spaces for runs of
-// Crew::team. A device does one such run at a time, but the second space lets another caller prepare its run during that time. There is one
-// set of spaces for runs of Crew::solo. A call that finds no free space waits, and calls get spaces in the order in which they came.
+// Lends run spaces, which are the memory that runs need, to calls. Spaces are made when they are first needed, and later calls reuse them.
+// There are two spaces for runs of Crew::team. A device does one such run at a time, but the second space lets another caller prepare its
+// run during that time. There is one set of spaces for runs of Crew::solo. A call that finds no free space waits, and calls get spaces in
+// the order in which they came.
 class RunSpaces {
  public:
   explicit RunSpaces(const Pipeline& pipeline);

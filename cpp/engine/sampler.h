@@ -20,8 +20,8 @@
 
 namespace pumice::engine {
 
-// The largest absolute value of a bias. A banned id has the logit -1e30. Biases of this size leave its probability at 0, even at a
-// temperature of 1e6.
+// The largest absolute value of a bias. A banned id has the logit -1e30, which is so far below -kMostBias that the id's probability is 0
+// even at a temperature of 1e6.
 inline constexpr float kMostBias = 1e20f;
 
 // How a Sampler chooses tokens. The ranges of the numbers are in engine/settings.cpp.
@@ -75,7 +75,7 @@ struct Choice {
   float logprob = 0;                  // log-probability of `id`; not set if SamplingParams::logprobs is -1
   std::vector<std::int32_t> top_ids;  // the likeliest tokens, likeliest first
   std::vector<float> top_logprobs;
-  std::vector<float> row;  // with GenerateParams::shows_logits, the row of logits, and no id is chosen; otherwise empty
+  std::vector<float> row;  // the row of logits if GenerateParams::shows_logits is set, so that no id is chosen; otherwise empty
 };
 
 // Returns a uniform random number in [0, 1) from Philox4x32-10 (Salmon et al. 2011). The number is a function of the arguments alone, so a

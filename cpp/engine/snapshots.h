@@ -20,7 +20,7 @@ inline bool is_snapshot(const Sequence& s, std::int64_t tokens) {
   const std::int64_t prompt = s.prompt->tokens;
   if (tokens <= prompt && tokens == (prompt - kTurnTokens) / kPageTokens * kPageTokens) return true;
   // When the sequence began, the prefix tree had pages for the first known() tokens. So several texts begin with these tokens, and the next
-  // text that does can continue from this state.
+  // such text can continue from this state.
   return tokens == s.table.known();
 }
 

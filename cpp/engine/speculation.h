@@ -102,8 +102,8 @@ class Guesses {
 };
 
 // A draft model, which is a smaller model that guesses the tokens of another model. Both models have the same tokenizer. The draft model
-// uses the sampling parameters and random numbers of the sequence, so that equal logits give equal tokens. It runs within the other model's
-// steps, and has its own cache.
+// uses the sampling parameters and random numbers of the sequence for which it guesses, so that equal logits give equal tokens. It runs
+// within the other model's steps, and has its own cache.
 class Drafter {
  public:
   // `owner` keeps the smaller model alive. `freed` is called, without a lock, when pages of the smaller model may have become free for its

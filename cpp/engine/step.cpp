@@ -264,7 +264,7 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   if (!sampling_.empty()) sample(runtime, spaces[0], cancel);
   read_texts(runtime, spaces[0], cancel);
   const auto failed = std::ranges::find_if(parts_, [](const Part& part) { return part.error && part.error->kind() == ErrorKind::numeric; });
-  if (failed != parts_.end()) {  // computes only the first failed text again, because other requests wait meanwhile
+  if (failed != parts_.end()) {  // finds the layer for only the first failed text, because other requests wait meanwhile
     failed->error.emplace(ErrorKind::numeric, failed->error->what() + runtime.where_not_finite(failed->sequence->ids, {}, cancel));
   }
   return true;

@@ -79,7 +79,7 @@ class Step {
   std::vector<std::uint32_t> allowed_, mask_scratch_;
   std::vector<Part*> filtered_;
   std::vector<std::int32_t> allowed_first_;
-  std::vector<std::size_t> groups_;  // index of the first row of each part, and the number of rows as the last element
+  std::vector<std::size_t> groups_;  // within a block of rows: index of the first row of each part; the last element is the number of rows
   double guess_seconds_ = 0, own_seconds_ = 0;
   std::int64_t own_guesses_ = 0;
   DraftHead draft_head_;
