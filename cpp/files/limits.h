@@ -9,11 +9,11 @@ namespace pumice::files {
 // GGUF
 inline constexpr std::uint64_t kMaxKeys = 65'536;                 // number of metadata entries; largest seen: about 60
 inline constexpr std::uint64_t kMaxKeyBytes = 65'535;             // length of a key in bytes; the specification's own limit
-inline constexpr std::uint64_t kMaxStringBytes = 16u << 20;       // length of a string; largest seen: about 20 KiB (chat templates)
+inline constexpr std::uint64_t kMaxStringBytes = 16u << 20;       // bytes in a string; largest seen: about 20 KiB (chat templates)
 inline constexpr std::uint64_t kMaxArrayElements = 16u << 20;     // elements of an array; largest seen: 514,906 (merges of Gemma 3)
-inline constexpr std::uint64_t kMaxGgufHeaderBytes = 512u << 20;  // metadata and tensor list; largest seen: 16 MiB (Llama 4)
-inline constexpr std::uint64_t kMaxGgufNameBytes = 64;            // length of a tensor's name; the specification's own limit
-inline constexpr std::uint32_t kMaxGgufDims = 4;                  // dimensions of a tensor; the specification's own limit
+inline constexpr std::uint64_t kMaxGgufHeaderBytes = 512u << 20;  // size of metadata and tensor list; largest seen: 16 MiB (Llama 4)
+inline constexpr std::uint64_t kMaxGgufNameBytes = 64;            // length of a tensor's name in bytes; the specification's own limit
+inline constexpr std::uint32_t kMaxGgufDims = 4;                  // number of dimensions of a tensor; the specification's own limit
 inline constexpr std::uint64_t kMaxAlignment = 65'536;            // alignment of tensors in bytes; the format's default is 32
 // safetensors
 inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // size of the header; the reference implementation's own limit

@@ -29,7 +29,7 @@ constexpr char kConfig[] = "config.json", kModel[] = "model.safetensors", kIndex
 constexpr const char* kConvert =
     "which is never opened, because reading it can run code; convert it to safetensors: save_pretrained() of transformers writes that";
 
-// The first bytes of files of other kinds that a user may give as a model.
+// The first bytes of a file that is not a model, and what such a file is. The user sees `meaning` in the error message.
 struct Beginning {
   std::string_view bytes, meaning;
 };

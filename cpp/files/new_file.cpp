@@ -109,8 +109,7 @@ void NewFile::refuse_what_is_there() const {
     fail_at(ErrorKind::io, path_, "", std::nullopt, "is ", kind_of(found.st_mode),
             "; a file is written to a new name, or in the place of a plain file");
   }
-  // Only checks that there is a file of that name. It might not be the file that stat() found, because another writer may have replaced
-  // that file meanwhile.
+  // Only checks that the file name_ exists. This need not be the file that stat() found, because another writer may have replaced it.
   if (::fstatat(folder_.get(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
     fail_at(ErrorKind::io, path_, "", std::nullopt, "leads to a file that has no name, which cannot be replaced");
   if (os::is_mount_point(folder_.get(), name_))

@@ -37,13 +37,13 @@ class NewFile {
   void take_place();
 
   const std::string path_;  // the path that the caller gave
-  const pid_t process_;     // the process that made this object; the destructor removes no file in a child of fork()
+  const pid_t process_;     // the process that made this object; in a child of fork(), the destructor leaves the parent's file alone
   Descriptor folder_, file_;
   std::string name_;  // name of the finished file in folder_
   std::string part_;  // name of the partial file in folder_; empty if the file has no name (such a file vanishes with the process)
 };
 
-// The system call that makes the file. Tests replace it by a function that cannot make files without a name.
+// The system call with which NewFile makes its file. Tests replace it by a function that cannot make files without a name.
 using Openat = int (*)(int folder, const char* name, int flags, mode_t mode);
 extern Openat openat_call;
 

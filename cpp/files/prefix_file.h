@@ -4,15 +4,15 @@
 // The fields and their offsets in bytes:
 //    0  "pumiceKV"
 //    8  version, u32: 3
-//   12  size of `made_by` in bytes, u32
+//   12  size of made_by in bytes, u32. made_by is a text with the version of pumice and the settings that computed the pages
 //   16  size of the file in bytes, u64
 //   24  fingerprint of the model, u64
 //   32  number of tokens, u64
 //   40  size of the state in bytes, u64; 0 if the model has none
 //   48  size of a page in bytes, u64
 //   56  checksum of the head, u64. The head is the 56 bytes before this field and the bytes from 64 to the first page
-//   64  made_by; ids, i32 each; a checksum for each page and a checksum for the state, u64 each; zeros up to a multiple of 64; then the
-//       pages, of kPageTokens positions each, and the state after the last token
+//   64  made_by; the ids of the tokens, i32 each; a checksum for each page and one for the state, u64 each; zeros up to a multiple of 64;
+//       the pages, which have the keys and values of kPageTokens positions each; the state
 // Numbers are little-endian. A change of a field, or of the contents of a page, needs a higher version.
 #pragma once
 
@@ -28,9 +28,9 @@ namespace pumice::files {
 
 struct PrefixHead {
   std::uint64_t model = 0;  // engine::Model::fingerprint()
-  std::string made_by;      // text that names what determines the bytes of the pages, besides the model and the ids
+  std::string made_by;      // pumice's version and the settings that computed the pages, because these change the bytes of the pages
   std::vector<std::int32_t> ids;
-  std::uint64_t page_bytes = 0, state_bytes = 0;  // size of a page and of the state; 0 if the model has no caches, or no state
+  std::uint64_t page_bytes = 0, state_bytes = 0;  // sizes of a page and of the state; 0 if the model has no kv caches / no state
   std::uint64_t pages() const;
 };
 

@@ -10,7 +10,8 @@
 namespace pumice::files {
 namespace {
 
-constexpr std::uint64_t kWordBytes = 4, kWords = 128;  // number of bytes in a word; number of words in a block
+// The data are cut into words of kWordBytes bytes, and these into blocks of kWords words.
+constexpr std::uint64_t kWordBytes = 4, kWords = 128;
 
 // Returns a pseudo-random number for each x. This is splitmix64 (Steele, Lea and Flood 2014).
 constexpr std::uint64_t mixed(std::uint64_t x) {
@@ -20,16 +21,16 @@ constexpr std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The factors of the words in a block. They are odd and have 25 bits, so that 128 products of a factor and a word of 32 bits add up to less
-// than 2^64.
+// The numbers by which the words of a block are multiplied. They are odd, so that none is 0. They have 25 bits, so that 128 products with
+// words of 32 bits add up to less than 2^64.
 constexpr auto kFactors = [] {
   std::array<std::uint32_t, kWords> factors{};
   for (std::uint64_t i = 0; i < kWords; ++i) factors[i] = static_cast<std::uint32_t>(mixed(i) >> 39) | 1;
   return factors;
 }();
 
-// Returns the sum of `count` words, each multiplied by the factor of its index in the block; `first` is the index of the first word. Words
-// are read as little-endian numbers, so every machine gets the same sums.
+// Returns the sum of `count` words of a block, beginning with word `first`. Word i of a block is multiplied by kFactors[i]. Words are read
+// as little-endian numbers, so every machine gets the same sums.
 std::uint64_t sum_of_words(const std::uint8_t* bytes, std::uint64_t first, std::uint64_t count) {
   std::uint64_t sum = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -50,8 +51,8 @@ std::uint64_t part_of_word(const std::uint8_t* bytes, std::uint64_t skipped, std
 
 }  // namespace
 
-// Adds up all blocks, modulo 2^128. Each block counts as its sum_of_words(), times an odd number of 64 bits that depends on the block's
-// index.
+// Returns the sum over all blocks, modulo 2^128. A block's term is its sum_of_words(), times an odd number of 64 bits that depends on the
+// index of the block.
 WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes) {
   using Wide = unsigned __int128;
   const std::uint8_t* at = bytes.data();

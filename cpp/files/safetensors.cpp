@@ -15,8 +15,8 @@
 namespace pumice::files {
 namespace {
 
-// All dtypes of the reference implementation (safetensors/src/tensor.rs). The list has also the dtypes that have no format here, because a
-// file may hold unused tensors of any dtype.
+// A dtype of the reference implementation (safetensors/src/tensor.rs). kDtypes also has the dtypes for which pumice has no format, because
+// a file may hold unused tensors of any dtype.
 struct Dtype {
   std::string_view name;
   std::uint64_t bits;

@@ -18,7 +18,7 @@
 
 namespace pumice::files {
 
-// Keeps the last two parts of tensors. Threads may call of() at the same time.
+// Keeps the two parts that were read last. Threads may call of() at the same time.
 class Slices {
  public:
   using Bytes = std::shared_ptr<const std::uint8_t>;
