@@ -27,7 +27,7 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::uint64_t kMaxState = 1 << 16;  // largest size of the JSON in bytes
+constexpr std::uint64_t kMaxState = 1 << 16;  // largest size in bytes of a matrix's JSON (quant_state)
 constexpr std::int64_t kMaxBlock = 1 << 20;
 
 // The fields of a matrix's JSON (quant_state) that are used here.
@@ -79,7 +79,7 @@ struct Nested4 {  // what is needed to compute factors that are stored as codes
   float offset = 0;
 };
 
-// Reads factors [first, first + count).
+// Returns the factors of blocks [first, first + count). `nested` is empty if absmax has the factors themselves and not codes.
 std::vector<float> read_factors(std::span<const File> files, const TensorInfo& absmax, const std::optional<Nested4>& nested,
                                 std::int64_t first, std::int64_t count) {
   std::vector<float> factors(static_cast<std::size_t>(count));

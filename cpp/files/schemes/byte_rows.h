@@ -12,7 +12,7 @@
 
 namespace pumice::files::schemes {
 
-// Throws if `matrix`, which must not be a stack of experts, has three dimensions.
+// Throws if `matrix` has three dimensions, because it is a stack of experts then.
 void refuse_experts(const PackedFolder& folder, const TensorInfo& matrix);
 
 class ByteRows {
@@ -27,9 +27,8 @@ class ByteRows {
   // Reads rows [first, first + count) of every tensor, those of tensor i to out[i]. The rows of a stack are numbered through all experts.
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::span<std::uint8_t* const> out) const;
   // Returns a tensor whose rows `made` makes from the rows of these tensors. A matrix becomes NAME.weight with the shape [rows, columns]. A
-  // stack of experts becomes NAME with the shape [experts, rows, columns]. A transposed stack becomes a stack that is not transposed. It is
-  // called NAME.weight, because families with transposed stacks (TensorName::transposed) take a tensor called NAME for a transposed one.
-  // Other families look only for NAME.
+  // stack of experts becomes NAME with the shape [experts, rows, columns]. A transposed stack becomes NAME.weight with this shape, because
+  // its family (TensorName::transposed) would take a tensor called NAME for a transposed one.
   TensorInfo tensor(const std::string& name, std::int64_t cols, Format format, std::shared_ptr<const MadeTensor> made) const;
 
  private:

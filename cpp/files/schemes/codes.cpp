@@ -33,8 +33,8 @@ constexpr Target kTargets[] = {
 // Returns whether rows divide into blocks of `block` columns, and no block has columns of two groups.
 bool divides(const Codes& codes, std::int64_t block) { return codes.cols % block == 0 && (codes.groups == 1 || codes.group % block == 0); }
 
-// Returns the first format in kTargets that suits the codes and in which no block would need two scales. If there is no such format,
-// returns the last one that suits the codes, or null.
+// Returns the first format in kTargets that can hold the codes and in which no block would need two scales. If there is no such format,
+// returns the last format that can hold the codes, or null if none can.
 const Target* target_of(const Codes& codes) {
   const Target* found = nullptr;
   for (const Target& target : kTargets) {
@@ -108,7 +108,7 @@ void unpack_each<8>(const std::uint32_t* words, std::int64_t count, std::uint8_t
 // Unpacks a stream of values of `bits` bits. A value may begin in one word and end in the next.
 template <int bits>
 void unpack_stream(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
-  std::uint64_t held = 0;  // bits of words that were read and are not yet written
+  std::uint64_t held = 0;  // bits that were read from `words` and are not yet written
   int holds = 0;           // number of these bits
   for (std::int64_t i = 0; i < count; ++i) {
     if (holds < bits) {
@@ -198,7 +198,7 @@ class MadeOfCodes final : public MadeTensor {
   std::uint8_t* write_group(std::span<const File> files, std::int64_t row, std::span<const std::uint8_t> codes, float scale, float offset,
                             std::uint8_t* out) const {
     const bool zeros = target_->format == Format::A4;
-    const auto zero = biased() ? 0 : static_cast<int>(offset);  // codes and zeros are integers from 0 to 2^bits - 1
+    const auto zero = biased() ? 0 : static_cast<int>(offset);  // exact, because zeros are integers from 0 to 2^bits - 1
     const int less = biased() || zeros ? 0 : zero + target_->low;
     const std::uint16_t halves[] = {half_of(files, codes_.scales, row, scale),
                                     biased() ? half_of(files, codes_.biases, row, offset) : std::uint16_t{0}};

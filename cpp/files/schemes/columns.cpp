@@ -9,21 +9,22 @@
 namespace pumice::files::schemes {
 namespace {
 
-// A slab is the memory of the rows that are read at once (Columns::Slab). Its number of rows is a multiple of this, so that it ends with a
-// whole word of each line.
+// The number of rows in a slab is a multiple of kMultiple. (A slab is the memory of the rows that are read at once, Columns::Slab.) In each
+// line, the bits of 64 rows fill whole words of 32 bits, so no word belongs to two slabs.
 constexpr std::int64_t kMultiple = 64;
 // The size of a slab in bytes. A slab of this size has all columns of most matrices, so that one call can read many whole lines. Small
 // reads are slow: one of 2 KiB takes 0.9 us, of which 0.7 us is the call.
 constexpr std::int64_t kSlabBytes = 16 << 20;
-// A job reads some lines of a tensor, and writes them to the strips of a slab (Columns::Part). It reads kJobBytes, which fit into the
-// second-level cache, but at least kJobLines lines, so that it writes 1 KiB or more to each strip.
+// The amount that a job reads: kJobBytes, which fit into the second-level cache, but at least kJobLines lines, so that the job writes 1 KiB
+// or more to each strip. (A job reads some lines of a tensor, and writes them to the strips of a slab, Columns::Part.)
 constexpr std::int64_t kJobBytes = 128 << 10, kJobLines = 16;
 constexpr std::int64_t kLine = 64;  // number of bytes in a line of the cache
 
 std::int64_t height(const ColumnTensor& each) { return each.tensor.shape[0]; }
 std::int64_t width(const ColumnTensor& each) { return each.tensor.shape[1]; }
 std::int64_t value_bytes(const ColumnTensor& each) { return static_cast<std::int64_t>(each.tensor.bytes) / height(each) / width(each); }
-// first_column() returns the column in which the bits of a row begin. end_column() returns the column after the last bits of row `end` - 1.
+// first_column() returns the column of the tensor in which the bits of row `row` of the matrix begin. end_column() returns the first column
+// after the bits of row `end` - 1.
 std::int64_t first_column(const ColumnTensor& each, std::int64_t row) { return row * each.bits / 32; }
 std::int64_t end_column(const ColumnTensor& each, std::int64_t end) { return (end * each.bits + 31) / 32; }
 

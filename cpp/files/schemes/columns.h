@@ -1,5 +1,5 @@
-// Tensors that are transposed: a row of the matrix is a column of the tensor, so its numbers are spread over all of the tensor's bytes. A
-// line is a row of such a tensor.
+// Reads transposed tensors. A row of the matrix is a column of such a tensor, so the numbers of the row are spread over the whole tensor. A
+// row of the tensor is called a line.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace pumice::files::schemes {
 
 struct ColumnTensor {
-  TensorInfo tensor;  // [height, rows * bits / 32]; a value has 4 bytes, or 4, 2 or 1 if bits is 32
+  TensorInfo tensor;  // [height, rows * bits / 32]; a value has 4 bytes; if `bits` is 32, it may also have 1 or 2
   // The number of bits that each line has for one row of the matrix. The bits for row r begin at bit r * bits of the line. If `bits` is 32,
   // a row has one whole value of each line.
   int bits = 32;

@@ -138,13 +138,13 @@ std::vector<const Group*> groups_naming(const PackedFolder& folder, const Module
 }
 
 // Returns the group in config.json that a module belongs to. `known` are the groups whose targets name the module. The module belongs to
-// the group that fits the number of scales and for which fits(), a check of the other tensors, returns true. Throws if there is no such
-// group, or if there are two with different settings.
+// the one that agrees with the number of scales and with the other tensors. fits() checks the other tensors. Throws if no group agrees, or
+// if two groups with different settings do.
 template <class Fits>
 const Group& group_for(const PackedFolder& folder, const std::vector<const Group*>& known, const TensorInfo& packed,
                        const TensorInfo& scales, std::int64_t cols, std::int64_t groups, Fits&& fits) {
   const Group* found = nullptr;
-  const Group* narrow = nullptr;  // a group for which fits() is true; the number of scales might not fit
+  const Group* narrow = nullptr;  // a group that agrees with the other tensors, but perhaps not with the scales
   for (const Group* group : known) {
     if (!fits(*group)) continue;
     narrow = group;

@@ -1,5 +1,5 @@
-// Access to the tensors and settings of a safetensors folder whose matrices a library packed, and checks of them. The functions for all
-// libraries (schemes.def) use it.
+// Finds and checks the tensors and settings of a safetensors folder whose matrices a library packed. The functions for all libraries
+// (schemes.def) use the class PackedFolder.
 #pragma once
 
 #include <initializer_list>
@@ -34,7 +34,7 @@ class PackedFolder {
   std::vector<std::string> list(std::string_view name) const;
   std::span<const File> files() const { return files_; }
 
-  // Returns the modules that have a tensor with one of these suffixes, or a weight of this dtype, in the order of their names.
+  // Returns the names of the modules that have a tensor with one of these suffixes or, unless `weight_dtype` is "", a weight of this dtype.
   std::set<std::string> modules(std::initializer_list<std::string_view> suffixes, std::string_view weight_dtype = "") const;
   // Returns the names of the stacks that have one of the dtypes, or for which there is a tensor called STACK + suffix. A stack is a tensor
   // with the matrices of all experts, called experts.gate_up_proj, for example. (A single expert's matrix is called

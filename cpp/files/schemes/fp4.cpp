@@ -1,7 +1,7 @@
 // Reads matrices of floats of 4 bits. A weight is scale * value, a float32 product. Codes 0 to 7 have the values of E2M1: 0, 0.5, 1, 1.5,
-// 2, 3, 4, 6. Codes 8 to 15 have the negatives of these. NVFP4 has a scale for each 16 columns. It is a float of 8 bits, divided or
-// multiplied by the factor of the matrix in float32. MXFP4 has a scale for each 32 columns. It is 2^(e - 127) with an exponent e of one
-// byte.
+// 2, 3, 4, 6. Codes 8 to 15 have the negatives of these. NVFP4 has a scale for each 16 columns. This scale is a float of 8 bits,
+// divided or multiplied by the factor of the matrix in float32. MXFP4 has a scale for each 32 columns. This scale is 2^(e - 127) with an
+// exponent e of one byte.
 // Source: compressors/nvfp4 and mx_utils.py of compressed-tensors 0.20, qtensor/nvfp4_tensor.py (dequantize) of ModelOpt 0.47, OCP
 // Microscaling Formats 1.0.
 #include "files/schemes/fp4.h"
@@ -79,9 +79,9 @@ class MadeOfFp4 final : public MadeTensor {
             " of the matrix: group ", group, " has the scale ", parts...);
   }
 
-  // Returns half of the scale of a group of NVFP4, because kE2m1Values are doubled. Throws unless the scale is 0 or its absolute value is
-  // at least 2^-125 and below 2^125. If it is at least 2^-125, half of the scale is a normal number, so that its product with a value is
-  // rounded as the library rounds the product. If it is below 2^125, no product is infinite.
+  // Returns half of the scale of a group of NVFP4, because kE2m1Values has twice the values of E2M1. Throws unless the scale is 0 or its
+  // absolute value is at least 2^-125 and below 2^125. From 2^-125 on, half of the scale is a normal number, so that its product with a
+  // value is rounded as the library rounds the product. Below 2^125, no product is infinite.
   float half_scale(std::span<const File> files, std::int64_t row, std::int64_t group, std::uint8_t code) const {
     const float value = e4m3_values()[code];
     if (std::isnan(value)) fail_scale(files, row, group, "nan (code ", int{code}, ")");
