@@ -15,8 +15,8 @@ template <class... Parts>
       .in_file(file.path());
 }
 
-// Returns the index of the model's layer whose keys and values the assistant's layer `layer` attends to. This is the model's last layer of
-// the same kind (with or without a window) that computes keys and values. Returns the number of layers if there is none.
+// Returns the index of the layer of the model that computes the keys and values for `layer`, a layer of the assistant. This is the model's
+// last such layer of the same kind (with or without a window). Returns the number of the model's layers if there is none.
 std::size_t source_of(const Config& model, const Layer& layer) {
   for (std::size_t i = model.layers.size(); i-- > 0;) {
     const Attention* a = model.layers[i].if_attention();
@@ -25,8 +25,8 @@ std::size_t source_of(const Config& model, const Layer& layer) {
   return model.layers.size();
 }
 
-// Returns true if both tables rotate a head in the same way. Frequencies may differ a little, because GGUF files have a frequency of nearly
-// 0 for pairs that are not rotated, and other frequencies may differ from a folder's in their last bits.
+// Returns true if both tables rotate a head in the same way. Frequencies may differ a little, because one table may come from a GGUF file.
+// Such a file has almost 0 in place of a frequency of 0, and may round the other frequencies in another way.
 bool turn_alike(const RopeTable& a, const RopeTable& b) {
   RopeTable others = a;
   others.inv_freq = b.inv_freq;
@@ -49,8 +49,8 @@ void find_sources(const files::ModelFile& file, const Description& d, Config& c)
     if (a.window == 1) unfit(file, d, "a window of 1 holds nothing before a position");
     if (!turn_alike(d.config.ropes[static_cast<std::size_t>(from.rope)], c.ropes[static_cast<std::size_t>(a.rope)]))
       unfit(file, d, "its layer ", i, " has other frequencies of rope than the model's layers ", kind);
-    // A draft token attends as if it were at the position before its own, because the caches have no key of the token itself
-    // (Segment::ahead). Its window is made one position shorter, so that the window still begins at the same position.
+    // A draft token attends as if it were one position earlier, because the caches have no key of the token itself (Segment::ahead). The
+    // window is made one position shorter, so that it still begins at the same position.
     if (a.window > 0) --a.window;
     a.kv_from = KvFrom{.layer = source};
   }

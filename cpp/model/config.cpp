@@ -62,8 +62,8 @@ void read_mask(const Reader& read, Config& c) {
   }
 }
 
-// Throws if config.json asks for bidirectional attention and the family has ignored this key, because the model would run with causal
-// attention. The value "vision" is accepted, because it concerns only the tokens of images.
+// Throws if config.json asks for bidirectional attention, but the model would run with causal attention, because its family does not read
+// this key. The value "vision" is accepted, because it concerns only the tokens of images.
 void refuse_unread_mask(const Reader& read, const Config& c) {
   const std::string where = read.key("", "use_bidirectional_attention");
   const files::Value* said = c.gguf ? nullptr : read.file().value(where);
@@ -147,9 +147,8 @@ Config read_config(const files::ModelFile& file, bool assistant, GgufNotes* note
   read_mask(read.quiet(), c);
   refuse_unread_mask(read, c);
   if (!c.causal()) read.gguf_says("attention.causal", false);
-  // The input of a decoder's classifier is the row of the last token, and the classifier has no bias. In Qwen3-Reranker it has the head's
-  // rows for "yes" and "no", and a text's score is the difference of their logits. Families with head_transform have set `classifier`
-  // themselves.
+  // A decoder's classifier reads the row of the last token, and has no bias. The classifier of Qwen3-Reranker has two labels, "yes" and
+  // "no", and the score of a text is the difference of the two logits. Families with head_transform have set `classifier` themselves.
   if (c.has_head && !c.head_transform) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   read_token_classifier(read, c.classifier);
   if (const auto said = pooling_of(read)) c.pooling = said;

@@ -40,7 +40,7 @@ struct ClassifierHead {
   DenseBefore dense = DenseBefore::none;
   Activation activation = Activation::tanh;
   bool norm = false;                    // a norm of the kind Config::norm follows `activation` (ModernBERT)
-  bool dense_bias = true, bias = true;  // true: the file must have the bias of the dense layer / of the classifier
+  bool dense_bias = true, bias = true;  // true if the file must have a bias for the dense layer; for the classifier
   bool difference = false;              // the classifier has two labels, and a text's score is the first logit minus the second
 
   bool has_dense() const { return dense != DenseBefore::none; }
@@ -50,9 +50,9 @@ struct ClassifierHead {
 // row it computes one logit per token of the vocabulary: decoder(norm(activation(dense(row)))).
 struct MlmHead {
   std::int32_t width = 0;  // number of columns of the dense layer's output and of the decoder's matrix
-  bool dense = true;       // false: the decoder multiplies the row itself, and there is no dense layer and no norm (EuroBERT)
+  bool dense = true;       // false: there is no dense layer and no norm, so logits = decoder(row) (EuroBERT)
   Activation activation = Activation::gelu;
-  bool dense_bias = true, bias = true;  // true: the file must have the bias of the dense layer / of the decoder
+  bool dense_bias = true, bias = true;  // true if the file must have a bias for the dense layer; for the decoder
 };
 
 // Divides the distances between query and key into `count` buckets, each with a learned bias (T5, MPNet). The second half of the buckets is
@@ -73,7 +73,7 @@ struct Loops {
   std::size_t count = 1;  // Config::layers has the file's layers this many times, one after the other
 };
 
-// Set if each column of the head's matrix is divided by its L2 norm (Ling-lite).
+// Says that each column of the head's matrix is divided by its L2 norm (Ling-lite).
 struct HeadColumns {
   float floor = 0;  // added to each L2 norm, so that no column is divided by 0
 };
@@ -112,7 +112,7 @@ struct Config {
   // The layer of the draft head, which predicts the token after the next one (multi-token prediction; Gloeckle et al. 2024, DeepSeek-AI
   // 2024). Results do not depend on the draft head, because its tokens are only guesses. The index of this layer is layers.size().
   std::optional<Layer> draft;
-  // The reason why `draft` is empty. Not used if it is set.
+  // The reason why `draft` is empty, for messages. Not used if `draft` is set.
   std::string why_no_draft = "its family has none that pumice runs";
   std::optional<Backbone> backbone;                 // set if the model is an assistant
   std::vector<RopeTable> ropes;                     // the distinct rope tables of all layers; Attention::rope is an index into them
@@ -175,8 +175,8 @@ struct Config {
 
 // Reads the configuration of the model in `file`. Throws ErrorKind::unsupported_model for families and features that pumice does not run,
 // and ErrorKind::model_format for numbers that are out of range. The file must be an assistant if `assistant` is true, and must not be one
-// otherwise. If `notes` is not null and `file` is a folder, the function writes to `notes` what the GGUF file made from the folder has
-// (model/reader.h).
+// otherwise. If `notes` is not null and `file` is a folder, fills `notes` with the contents of the GGUF file that convert() makes from the
+// folder (model/reader.h).
 Config read_config(const files::ModelFile& file, bool assistant = false, GgufNotes* notes = nullptr);
 
 PoolKind pooling_from_name(const std::string& name);

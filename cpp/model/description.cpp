@@ -16,7 +16,7 @@ namespace {
 
 class Resolver {
  public:
-  // `model` is null unless `file` is an assistant. It is then the model that the assistant drafts tokens for.
+  // If `file` is an assistant, `model` is the model that it drafts tokens for. Otherwise `model` is null.
   Resolver(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description* model = nullptr)
       : file_(std::move(file)),
         options_(options),
@@ -105,11 +105,11 @@ class Resolver {
     d_.labels = 1;
   }
 
-  // Decides whether the model has a head for logits, and which matrix it is. If the file has a matrix for the head, it is used whatever
-  // config.json says, because config.json can be wrong about whether the head is tied to the embedding. Otherwise the embedding is used,
-  // but if config.json says that the head is not tied, this is an error. Models with bidirectional attention, classifiers and embedders
-  // have no head. A model is an embedder if its tensor names lack the prefix of a wrapper class, and if it lacks the dense layer before the
-  // head or the matrix of a head that is not tied.
+  // Decides whether the model has an output head, and finds the head's matrix. Models with bidirectional attention, classifiers and
+  // embedders have no head. A model is an embedder if its tensor names lack the prefix of a wrapper class, and if the file lacks the dense
+  // layer before the head, or lacks the head's matrix although config.json says that the head is not tied to the embedding.
+  // A matrix for the head is used even if config.json says that the head is tied, because config.json can be wrong. Without such a matrix,
+  // the embedding is used.
   void find_head() {
     Config& c = d_.config;
     if (!c.has_head) return;

@@ -90,7 +90,7 @@ struct Description {
   // (core/ops.h). position_reach is the value of Attend::reach.
   VectorId position_bias = VectorId::none;
   std::int32_t position_reach = 0;
-  PlaceTables places;  // tables for layers with Attention::places
+  PlaceTables places;  // tables of relative positions, for layers with Attention::places
   // For each layer, the weights of the norm of q and k in the delta rule. Set by add_key_norms() (model/taps.h).
   std::vector<VectorId> key_norms;
   std::vector<PoolKind> pooling = {PoolKind::mean};  // kinds of pooling; the vectors of several kinds are concatenated in this order

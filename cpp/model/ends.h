@@ -9,7 +9,7 @@ namespace pumice::model {
 
 // Adds operations that write the embeddings of the ids to `x`.
 void write_embedding(Writer& writer, const View& x);
-// Adds the final norm, unless `output` is hidden or selected. These rows are normalised later, by the program of write_head().
+// Adds the final norm, unless `output` is hidden or selected. For these two, the program of write_head() normalises the rows later.
 void write_final_norm(Writer& writer, const View& x, Output output);
 // Adds the modules whose Module::on_tokens equals `on_tokens`. Returns the view of their result, or `x` if there are no such modules.
 View write_modules(Writer& writer, View x, bool on_tokens);

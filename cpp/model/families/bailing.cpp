@@ -104,7 +104,8 @@ void configure2(const Reader& read, Config& c) {
   say_shared_width(read, c);
 }
 
-// Returns true if the file is of version 2. Only version 2 has groups of experts, and norms of q and k.
+// Returns true if a folder is of version 2. Only version 2 has groups of experts, and norms of q and k. Returns true for any GGUF file,
+// because the two versions have different architecture names there.
 bool claims2(const Reader& read) {
   if (read.gguf() || read.string("", "model_type") == kTypes2[1] || read.has("", "n_group")) return true;
   for (const std::string_view prefix : names::kDecoderPrefixes)

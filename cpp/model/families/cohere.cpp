@@ -55,8 +55,8 @@ bool averages(const Reader& read) {
   return said == "average";
 }
 
-// For Command A+. Its first layers have no experts, and another pattern of windows than the other layers. config.json has a list of all
-// layers' types and a list of all layers' windows, or the numbers from which the configuration class computes these lists.
+// Configures Command A+. Its first layers have no experts, and another pattern of windows than the other layers. config.json has a list of
+// all layers' types and a list of all layers' windows, or the numbers from which the configuration class computes these lists.
 void configure_moe(const Reader& read, Config& c) {
   const bool rms = read.number("attention.layer_norm_rms_epsilon", "rms_norm_eps").has_value();
   c.norm = rms ? NormKind::rms : NormKind::layer;

@@ -28,14 +28,15 @@ void check_file(const Reader& read) {
 
 // Throws if config.json's topk_method is not `needed`. "greedy" chooses the experts with the largest scores of all. "noaux_tc" and
 // "group_limited_greedy" choose only among the groups of experts with the largest group scores. In "noaux_tc", a bias is added to the
-// experts' scores, and a group's score is the sum of the two largest scores in the group. In "group_limited_greedy", it is the largest one.
+// experts' scores, and a group's score is the sum of the two largest scores in the group. In "group_limited_greedy", a group's score is the
+// largest score in the group.
 void refuse_other_choice(const Reader& read, const std::string& needed) {
   if (const auto found = read.string("", "topk_method"); found && *found != needed)
     read.unsupported(read.key("", "topk_method"), " \"", *found, "\" is not run in this family; ", needed, " is");
 }
 
-// Throws for models that choose groups of experts by the largest score in a group. config.json says so. GGUF files have no key for it, so
-// the function recognizes DeepSeek V2 (60 layers), which chooses in this way, by its 160 experts.
+// Throws for models that choose groups of experts by the largest score in a group. config.json has a key for this. GGUF files have no such
+// key, so the function recognizes DeepSeek V2 (60 layers), which chooses in this way, by its 160 experts.
 void refuse_best_of_group(const Reader& read) {
   refuse_other_choice(read, "greedy");
   if (read.gguf() && read.integer("expert_count", "").value_or(0) == 160)

@@ -49,8 +49,8 @@ void configure_moe(const Reader& read, Config& c) {
                                   .shared = SharedDefaults{.key = "moe_num_shared_experts", .count = 2},
                                   .dense = places});
   if (mixture.shared) mixture.shared->network.bias = bias;
-  // Records the number that llama.cpp's converter writes as the width of the shared expert. It is not that width, but llama.cpp takes the
-  // width from the tensors.
+  // Records the number that llama.cpp's converter writes as the width of the shared expert. This number is wrong. It does no harm, because
+  // llama.cpp takes the width from the tensors.
   const Layer& first = c.layers.front();
   read.gguf_says("expert_shared_feed_forward_length", std::int64_t{first.feed_forward().width / first.attention().kv_heads});
   const std::vector<bool> dense = read_dense_layers(read, c, places);

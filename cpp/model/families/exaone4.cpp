@@ -20,7 +20,7 @@ void configure(const Reader& read, Config& c) {
   const std::int64_t otherwise = c.gguf ? 0 : 4096;
   read_windows(read, c, {.window = otherwise, .full_every = 4, .gguf = GgufWindows::by_layer});
   read_ropes(read, c, {});
-  // If the value is null, no layer has a window and all layers have rope.
+  // If sliding_window is null, no layer has a window and all layers have rope.
   const bool says = read.has("attention.sliding_window", "sliding_window");
   const bool windows = (says ? read.integer("attention.sliding_window", "sliding_window").value_or(0) : otherwise) > 0;
   for (Layer& layer : c.layers) {

@@ -19,7 +19,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 32, .eps = 1e-5});
   read_windows(read, c, {.window = c.gguf ? 0 : 4096, .full_every = 4, .gguf = GgufWindows::by_layer});
   read_ropes(read, c, {});
-  // If the value is null, no layer has a window and all layers have rope.
+  // If sliding_window is null, no layer has a window and all layers have rope.
   const bool says = read.has("attention.sliding_window", "sliding_window");
   const bool windows = says ? read.integer("attention.sliding_window", "sliding_window").value_or(0) > 0 : !c.gguf;
   for (Layer& layer : c.layers) {

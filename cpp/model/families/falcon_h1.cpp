@@ -64,8 +64,8 @@ void read_multipliers(const Reader& read, Config& c) {
         .q = narrow(parts[3]), .k = narrow(parts[2]), .v = narrow(parts[1]), .gate = narrow(parts[0]), .step = narrow(parts[4])};
     layer.feed_forward().multipliers = {.in = narrow(mlp[0]), .out = narrow(mlp[1])};
   }
-  // Records the numbers by which converters to GGUF multiply matrices and (second list) biases. A number that multiplies a matrix's input
-  // does not multiply its bias.
+  // Records the numbers by which converters to GGUF multiply matrices (first list) and biases (second list). A number that multiplies the
+  // input of a matrix is not in the second list.
   read.gguf_multiplies(token_embedding, {embedding});
   read.gguf_multiplies(head, {logits});
   read.gguf_multiplies(q, {in});

@@ -37,8 +37,7 @@ void scale_of_27b(Config& c, std::size_t its_layers) {
     layer.attention().scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.hidden_size) / layer.attention().heads));
 }
 
-// For Gemma 1. Its first config.json files have the activation "gelu", but the models need the tanh approximation, so the function sets
-// that.
+// Configures Gemma 1. Its first config.json files have the activation "gelu", but the models need gelu_tanh.
 void configure1(const Reader& read, Config& c) {
   read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
   read_ropes(read, c, {});
@@ -86,8 +85,8 @@ void read_dense_layers(const Reader& read, Config& c) {
                              "that llama.cpp converted with --sentence-transformers-dense-modules"));
 }
 
-// For Gemma 3. The defaults are those of Gemma3TextConfig. The 4B needs them, because its config.json has no numbers of heads, no context
-// length and no rope base.
+// Configures Gemma 3. The defaults are those of Gemma3TextConfig. The 4B needs them, because its config.json has no numbers of heads, no
+// context length and no rope base.
 void configure3(const Reader& read, Config& c) {
   const bool both_ways = sees_both_ways(read);
   read_dense_layers(read, c);

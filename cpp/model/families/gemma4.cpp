@@ -285,8 +285,8 @@ constexpr TensorName kProjections[] = {
 };
 constexpr auto kAssistantNames = names::joined(kNames, kProjections);
 
-// For assistants of Gemma 4. Their layers compute only queries, and attend to keys and values of the model's layers, which add_assistant()
-// chooses.
+// Configures an assistant of Gemma 4. Its layers compute only queries. They attend to keys and values of those layers of the model that
+// add_assistant() chooses.
 void configure_assistant(const Reader& read, Config& c) {
   const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
   read_sizes(read, c,

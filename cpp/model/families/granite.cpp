@@ -92,7 +92,7 @@ void add_experts(const Reader& read, Config& c, const MixtureDefaults& defaults,
   Mixture mixture = read_mixture(read, c, defaults);
   if (shared > 0) mixture.shared = shared_expert(mixture, static_cast<std::int32_t>(shared));
   set_mixtures(c, mixture, [](std::size_t) { return true; });
-  read.gguf_lacks({"expert_feed_forward_length"});  // GGUF files have this width in feed_forward_length
+  read.gguf_lacks({"expert_feed_forward_length"});  // GGUF files have the width of an expert in feed_forward_length
 }
 
 constexpr const char *kSharedGguf = "expert_shared_feed_forward_length", *kShared = "shared_intermediate_size";
@@ -108,9 +108,9 @@ bool has_experts(const Reader& read) {
   return !read.gguf() || read.integer("expert_count", "").value_or(0) != 0 || read.file().find("blk.0.ffn_gate_inp.weight");
 }
 
-// For Granite 4 H. If the model has experts, makes the networks of all layers mixtures. The network that models without experts have then
-// becomes the shared expert, with the same tensor names in folders. In GGUF files with experts, feed_forward_length is the width of an
-// expert.
+// Configures the networks of Granite 4 H. If the model has experts, the networks of all layers become mixtures. In folders, the shared
+// expert has the width and the tensor names that the network of a model without experts has. In GGUF files with experts,
+// feed_forward_length is the width of an expert.
 void read_mixture_or_network(const Reader& read, Config& c) {
   constexpr std::int32_t kSilent = 8;  // the default of GraniteMoeHybridConfig
   const std::string where = read.key("", "num_local_experts");

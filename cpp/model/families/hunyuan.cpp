@@ -33,7 +33,8 @@ double stretch(const Reader& read, std::int32_t head_dim) {
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_ropes(read, c, {.stretch = stretch(read, c.layers.front().attention().head_dim)});
-  read.gguf_says("rope.scaling.type", "none");  // because the converter multiplies the base instead
+  // A GGUF file has no rope scaling, because the converter has multiplied the base instead.
+  read.gguf_says("rope.scaling.type", "none");
   read.gguf_says("rope.scaling.factor", 1.0);
   if (read.flag("", "use_cla", false)) read.unsupported("use_cla (keys and values of another layer) is not run");
   if (!read.flag("", "use_qk_norm", true)) read.unsupported("use_qk_norm false is not run");

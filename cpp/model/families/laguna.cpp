@@ -68,7 +68,7 @@ RopeDefaults rope_defaults(const Reader& read, const Config& c) {
   return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000, .gguf_ramp = true, .by_kind = true};
 }
 
-// Records the GGUF keys that llama.cpp's converter always writes, and removes those that it never writes.
+// Records the GGUF keys that llama.cpp's converter always writes, and removes the notes of keys that it never writes.
 void say_all(const Reader& read, const Config& c) {
   std::vector<std::int64_t> heads;
   for (const Layer& layer : c.layers) heads.push_back(layer.attention().heads);

@@ -159,8 +159,8 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// For LFM3. If config.json has no layer_types, layers 2, 6, 10, ... (counted from 0) attend to the whole text, layers 4, 8, 12, ... attend
-// within a window, and the others have convolutions.
+// Configures LFM3. If config.json has no layer_types, layers 2, 6, 10, ... (counted from 0) attend to the whole text, layers 4, 8, 12, ...
+// attend within a window, and the others have convolutions.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 128000, .eps = 1e-5});
   const auto types = read_layer_types(read, c.layers.size(), kLayerTypes3);
