@@ -22,7 +22,7 @@ enum class Kind : std::uint8_t { gguf, safetensors };
 
 class ModelFile {
  public:
-  // `path` is a .gguf file (any part of a split model opens all parts), a folder with config.json and model.safetensors (or
+  // Opens a model. `path` is a .gguf file (any part of a split model opens all parts), a folder with config.json and model.safetensors (or
   // model.safetensors.index.json and its shards), or a .safetensors file in a folder with config.json.
   // Throws io if a file cannot be opened or read, model_format if a file is damaged (the error has the file, the field and the offset), and
   // unsupported_model if a file is sound but has a version or byte order that is not supported.

@@ -13,10 +13,10 @@ namespace pumice::files {
 
 class NewFile {
  public:
-  // There must be nothing at `path`, or a plain file, which finish() replaces. Links are followed, and are not replaced themselves. `bytes`
-  // is the number of bytes that will be written, for which space is reserved on the disk, or 0 if it is not known. Throws io, and leaves no
-  // file behind, if `path` is a folder, pipe, socket or device, if the file is write-protected or a mount point, or if the folder or the
-  // disk does not accept such a file.
+  // Begins a file. There must be nothing at `path`, or a plain file, which finish() replaces. Links are followed, and are not replaced
+  // themselves. `bytes` is the number of bytes that will be written, for which space is reserved on the disk, or 0 if it is not known.
+  // Throws io, and leaves no file behind, if `path` is a folder, pipe, socket or device, if the file is write-protected or a mount point,
+  // or if the folder or the disk does not accept such a file.
   explicit NewFile(const std::string& path, std::uint64_t bytes = 0);
   ~NewFile();  // leaves no file behind if finish() has not succeeded
   NewFile(const NewFile&) = delete;

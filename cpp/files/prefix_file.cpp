@@ -124,7 +124,7 @@ void PrefixWriter::write(std::span<const std::uint8_t> pages) {
 }
 
 void PrefixWriter::write_state(std::span<const std::uint8_t> state) {
-  if (head_.page_bytes == 0) sums_.resize(head_.pages());  // write() is not called for pages of 0 bytes; their checksums are 0
+  if (head_.page_bytes == 0) sums_.resize(head_.pages());  // write() is not called for pages of 0 bytes, so their checksums are set to 0
   require(sums_.size() == head_.pages() && state.size() == head_.state_bytes, "a prefix of ", head_.pages(), " pages was given ",
           sums_.size(), " and a state of ", state.size(), " bytes, not ", head_.state_bytes);
   file_.write(bytes() - head_.state_bytes, state);

@@ -227,7 +227,7 @@ class MadeOfCodes final : public MadeTensor {
   }
 
   Codes codes_;
-  const Target* target_ = nullptr;  // null if rows are made as F32
+  const Target* target_ = nullptr;  // the format of the made rows; null stands for F32
 };
 
 }  // namespace

@@ -135,7 +135,7 @@ Columns::Slab Columns::with(std::span<const File> files, std::int64_t row) const
 // Does one of the part's jobs: reads some lines of the tensor, and writes them to the strips of the slab.
 void Columns::read(std::span<const File> files, const ColumnTensor& each, const Part& part, std::int64_t job, std::uint8_t* slab) const {
   const std::int64_t top = job * part.lines, count = std::min(part.lines, height(each) - top), value = value_bytes(each);
-  const std::int64_t across = width(each) * value, bytes = part.columns * value;  // bytes in a whole line; bytes of it that are read
+  const std::int64_t across = width(each) * value, bytes = part.columns * value;  // number of bytes in a line; number of them that are read
   thread_local std::vector<std::uint8_t> lines;  // kept for the next call, because the system clears new memory, which takes time
   lines.resize(std::max(lines.size(), static_cast<std::size_t>(count * bytes)));
   const std::int64_t at_once = bytes == across ? count : 1;  // number of lines that one call reads: all if they are read whole
