@@ -20,7 +20,7 @@ class Adapters {
   // ErrorKind::invalid_argument unless `task` is empty or kNoTask.
   Adapters(std::shared_ptr<const files::ModelFile> file, const std::string& task);
 
-  // The end of the tensor name of a weight that has adapters (torch.nn.utils.parametrize).
+  // If a weight has adapters, its tensor's name ends with kOriginal (torch.nn.utils.parametrize).
   static constexpr std::string_view kOriginal = ".parametrizations.weight.original";
   static constexpr std::string_view kNoTask = "none";
 

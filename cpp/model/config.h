@@ -40,7 +40,7 @@ struct ClassifierHead {
   DenseBefore dense = DenseBefore::none;
   Activation activation = Activation::tanh;
   bool norm = false;                    // a norm of the kind Config::norm follows `activation` (ModernBERT)
-  bool dense_bias = true, bias = true;  // true if the file must have a bias for the dense layer; for the classifier
+  bool dense_bias = true, bias = true;  // the file must have a bias for the dense layer (dense_bias), for the classifier (bias)
   bool difference = false;              // the classifier has two labels, and a text's score is the first logit minus the second
 
   bool has_dense() const { return dense != DenseBefore::none; }
@@ -52,7 +52,7 @@ struct MlmHead {
   std::int32_t width = 0;  // number of columns of the dense layer's output and of the decoder's matrix
   bool dense = true;       // false: there is no dense layer and no norm, so logits = decoder(row) (EuroBERT)
   Activation activation = Activation::gelu;
-  bool dense_bias = true, bias = true;  // true if the file must have a bias for the dense layer; for the decoder
+  bool dense_bias = true, bias = true;  // the file must have a bias for the dense layer (dense_bias), for the decoder (bias)
 };
 
 // Divides the distances between query and key into `count` buckets, each with a learned bias (T5, MPNet). The second half of the buckets is
@@ -152,8 +152,7 @@ struct Config {
   // Names of a GGUF file's matrices that multiply pooled rows, in the order of multiplication (EmbeddingGemma: dense_2, dense_3).
   std::vector<std::string> dense;
 
-  // Returns the number of a layer in the names of its tensors. With `loops`, several layers have the same number. For the draft head's
-  // layer, this is its index.
+  // Returns the number that this layer has in the names of the file's tensors. With `loops`, several layers have the same number.
   std::size_t layer_in_file(std::size_t layer) const { return layer < layers.size() ? layer % layers_in_file() : layer; }
   // Returns the number of layers in the file, without the draft head's layer.
   std::size_t layers_in_file() const { return loops ? layers.size() / loops->count : layers.size(); }

@@ -83,7 +83,7 @@ struct Description {
   Parameters globals;              // weights outside of the layers: embeddings, final norm, head, classifier and its dense layer
   std::vector<Parameters> layers;  // one entry per layer, including the draft head's layer
   std::vector<SidePart> sides;
-  // The taps of a convolution that moves each row to the next position. The draft head needs it. `none` without Config::draft.
+  // The taps of a convolution that moves each row to the next position, for the draft head. `none` if the model has no draft head.
   VectorId draft_shift = VectorId::none;
   VectorId alibi_slopes = VectorId::none;  // ALiBi's slopes, for layers with PositionBias::alibi
   // The learned biases of layers with PositionBias::buckets: heads x (2 position_reach + 1) values in the form of Attend::bias
@@ -159,8 +159,7 @@ struct DescribeOptions {
   bool draft = true;  // true: the draft head is loaded if the file has one
   std::string task;   // name of the task whose adapters are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;
-  // Says what happens if the file has tensors of layers that no part of the model uses. If true, Description::incomplete gets an entry
-  // about them. If false, they are an error.
+  // False: tensors of layers are an error if no part of the model uses them. True: Description::incomplete gets an entry about them.
   bool allow_unread = false;
 };
 
