@@ -30,7 +30,7 @@ struct PrefixHead {
   std::uint64_t model = 0;  // engine::Model::fingerprint()
   std::string made_by;      // pumice's version and the settings that computed the pages, because these change the bytes of the pages
   std::vector<std::int32_t> ids;
-  std::uint64_t page_bytes = 0, state_bytes = 0;  // sizes of a page and of the state; 0 if the model has no kv caches / no state
+  std::uint64_t page_bytes = 0, state_bytes = 0;  // sizes in bytes; 0 if the model has no kv caches (page_bytes), no state (state_bytes)
   std::uint64_t pages() const;
 };
 

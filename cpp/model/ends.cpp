@@ -94,8 +94,8 @@ View write_modules(Writer& w, View x, bool on_tokens) {
     if (m.kind == ModuleKind::dense) {
       write_dense(w, m, x, out);
     } else {
-      // layer_norm has the eps of torch.nn.LayerNorm, 1e-5. With the eps of normalize, rows are divided by a length of at least about
-      // 1e-12, as in torch's normalize().
+      // layer_norm has the eps of torch.nn.LayerNorm, 1e-5. normalize divides a row by its length, and its eps makes this divisor at least
+      // about 1e-12, as in torch's normalize().
       const bool layer = m.kind == ModuleKind::layer_norm;
       w.add(Norm{.in = x,
                  .out = out,
