@@ -63,7 +63,7 @@ void configure(const Reader& read, Config& c) {
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64});
   for (Layer& layer : c.layers) layer.mixer = ssd;
   for (const char* key : {"attention.head_count", "attention.head_count_kv", "feed_forward_length"}) read.gguf_says(key, std::int64_t{0});
-  // llama.cpp's converter takes the heads of Mamba-2 for attention heads. It writes their size if they do not add up to hidden_size.
+  // llama.cpp's converter takes the heads of Mamba-2 for attention heads, and writes head_dim if heads * head_dim is not hidden_size.
   if (ssd.value_width() != c.hidden_size)
     for (const char* key : {"attention.key_length", "attention.value_length"}) read.gguf_says(key, std::int64_t{ssd.value_dim});
 }

@@ -11,7 +11,8 @@ constexpr std::string_view kGguf[] = {"mellum"}, kTypes[] = {"mellum"};
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 4, .head_dim = c.gguf ? 0 : 128, .n_ctx = 131072});
-  // If a GGUF file has no list of layers, three of four layers have windows (llama.cpp). If config.json has no list, no layer has a window.
+  // If a GGUF file does not list the layers with windows, three of four layers have one, as in llama.cpp. If config.json does not list
+  // them, no layer has one.
   read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = c.gguf ? 4 : 1, .gguf = GgufWindows::by_layer});
   // If a GGUF file has no separate rope base for layers with windows, these layers have the base of the others, as in llama.cpp.
   const double base = c.gguf ? read.positive("rope.freq_base", "", 10000.0) : 10000;

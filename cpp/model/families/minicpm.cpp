@@ -39,8 +39,8 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
 }
 
-// For MiniCPM 3. GGUF files have no keys for the three multipliers of embeddings, branches and logits, so the defaults of the configuration
-// class are used.
+// Reads the settings of MiniCPM 3. GGUF files have no keys for the three multipliers (of embeddings, branches and logits), so the defaults
+// of the configuration class are used.
 void configure3(const Reader& read, Config& c) {
   refuse_parts(read);
   read_latent_sizes(read, c,

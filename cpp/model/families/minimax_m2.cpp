@@ -19,7 +19,7 @@ constexpr TensorName kNames[] = {
     {expert_down, "blk.{}.ffn_down_exps", "layers.{}.block_sparse_moe.experts.{expert}.w2"},
 };
 
-// Returns rotary_dim as a fraction of head_dim. It is the default for partial_rotary_factor, which published files do not have.
+// Returns rotary_dim / head_dim, the default of partial_rotary_factor. Published files have rotary_dim, but no partial_rotary_factor.
 double turned_part(const Reader& read, std::int32_t head_dim) {
   return static_cast<double>(read.size("", "rotary_dim", head_dim, head_dim)) / head_dim;
 }

@@ -1,8 +1,7 @@
-// ModernBERT (Warner et al. 2024), for example gte-modernbert, modernbert-embed and granite-embedding r2. Norms precede each branch, but
-// the first attention has no norm of its own, because the embedding norm precedes it. Feed-forward networks are gated. Rope has one base in
-// layers without a window and another in layers with a window. The window reaches half of local_attention to each side. ModernBERT decoder
-// (Ettin, Weller et al. 2025) has the same layers with separate tensors for q, k and v and with causal attention; its window is half of
-// local_attention. A dense layer, an activation and a norm precede its head.
+// ModernBERT (Warner et al. 2024), for example gte-modernbert, modernbert-embed and granite-embedding r2. A norm precedes each branch,
+// except the first layer's attention, which follows the embedding norm. Feed-forward networks are gated. Layers with a window have another
+// rope base than layers without one. The window reaches half of local_attention to each side. ModernBERT decoder (Ettin, Weller et al.
+// 2025) has causal attention and separate tensors for q, k and v. A dense layer, an activation and a norm precede the decoder's head.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -51,7 +50,7 @@ ClassifierHead read_dense(const Reader& read) {
   return head;
 }
 
-// Reads the classifier of ModernBertForSequenceClassification, whose input is the first row or the mean of all rows.
+// Reads the classifier of ModernBertForSequenceClassification. The classifier's input is the first token's row or the mean of all rows.
 ClassifierHead read_head(const Reader& read) {
   ClassifierHead head = read_dense(read);
   const std::string pooling = read.string("", "classifier_pooling").value_or("cls");
@@ -85,7 +84,7 @@ void configure(const Reader& read, Config& c) {
   }
   if (const auto every = read.integer("", "global_attn_every_n_layers")) read.gguf_says("attention.sliding_window_pattern", *every);
   if (const auto name = read.string("", "hidden_activation")) read.gguf_says("hidden_activation", *name);
-  // The activation in GGUF files, which read_sizes() has not read.
+  // The name of the activation in a GGUF file. read_sizes() reads the activation only from config.json.
   const auto said = read.string("hidden_activation", "");
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;

@@ -29,8 +29,7 @@ constexpr TensorName kNames[] = {
     {classifier, "cls.output", "classifier"},
 };
 constexpr std::string_view kGguf[] = {"nomic-bert"}, kTypes[] = {"nomic_bert"}, kPrefixes[] = {"", "nomic_bert.", "bert."};
-// Keys in config.json files on the Hugging Face hub, which are for the Python code beside the weights. Files that transformers itself
-// writes have the usual keys.
+// The keys of config.json that the models' own Python code on the Hugging Face hub reads. transformers itself writes the usual keys.
 constexpr KeyName kKeys[] = {
     {"hidden_size", "n_embd"},
     {"num_attention_heads", "n_head"},
@@ -91,8 +90,8 @@ void configure(const Reader& read, Config& c) {
   add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 
-// w1 has the rows of all experts' first matrices. w2 has those of all experts' second matrices, transposed. GGUF files lack the bias that
-// is added to the experts' sum, because llama.cpp does not have it.
+// w1 has the rows of all experts' first matrices, and w2 the rows of all experts' transposed second matrices. llama.cpp does not add a bias
+// to the experts' sum, so GGUF files lack this bias.
 constexpr TensorName kMoeOwnNames[] = {
     {up, "blk.{}.ffn_up", "encoder.layers.{}.mlp.fc1"},
     {router, "blk.{}.ffn_gate_inp", "encoder.layers.{}.mlp.router.layer"},

@@ -41,7 +41,7 @@ void read_second(const Reader& read, Config& c) {
   }
 }
 
-// For OLMo 3. Its GGUF files have the architecture name "olmo2" and are recognized by their window.
+// Reads the settings of OLMo 3. A GGUF file of OLMo 3 has the architecture name "olmo2", but differs from one of OLMo 2 by its window.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_windows(read, c, {.window = 4096, .full_every = 4, .gguf = GgufWindows::by_layer});
@@ -64,7 +64,7 @@ constexpr TensorName kNamesHybrid[] = {
     {attn_norm, "", "layers.{}.attention_layer_norm"},
     {attn_norm, "", "layers.{}.input_layernorm"},
     {attn_branch_norm, "", "layers.{}.post_attention_layernorm"},
-    // transformers 5.24 writes post_attention_layernorm of layers with attention under this name (save_pretrained()).
+    // save_pretrained() of transformers 5.24 writes feedforward_layer_norm in place of post_attention_layernorm for layers with attention.
     {attn_branch_norm, "", "layers.{}.feedforward_layer_norm"},
     {ffn_norm, "", "layers.{}.feedforward_layer_norm"},
     {ffn_norm, "", "layers.{}.post_attention_layernorm"},
@@ -85,7 +85,7 @@ constexpr TensorName kNamesHybrid[] = {
 };
 constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"full_attention", "full_attention"}};
 
-// Returns the mixer of the layers without attention, a gated delta rule. The eps of its norm is not that of the other norms.
+// Returns the gated delta rule that layers without attention have as their mixer. Its norm has another eps than the model's other norms.
 Recurrent read_hybrid_delta(const Reader& read, const Config& c) {
   const std::int32_t heads = c.layers.front().attention().heads;
   const std::int32_t key_heads = read.size("", "linear_num_key_heads", kMaxHeads, heads);
@@ -97,7 +97,7 @@ Recurrent read_hybrid_delta(const Reader& read, const Config& c) {
   return delta;
 }
 
-// Returns true if no layer has rope, which config.json says by a rope base of null. If the key for the base is missing, the base is 10000.
+// Returns true if no layer has rope. config.json then has null as the rope base. If the key is missing, the base is 10000.
 bool no_rope(const Reader& read) {
   return std::ranges::any_of(std::array{"rope_theta", "rope_parameters.rope_theta"}, [&](const char* key) {
     const files::Value* base = read.file().value(read.key("", key));

@@ -41,7 +41,7 @@ constexpr TensorName kNames3[] = {
     {up, "blk.{}.ffn_up", "layers.{}.mlp.gate_up_proj", Fused::gate_up},
 };
 
-// For Phi 3. Phi-3-mini-4k has a window of 2,047, which pumice uses, as transformers does. llama.cpp switched it off
+// Reads the settings of Phi 3. Phi-3-mini-4k has a window of 2,047, which pumice uses, as transformers does. llama.cpp ignores this window
 // (ggml-org/llama.cpp#13676).
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5});

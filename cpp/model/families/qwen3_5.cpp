@@ -121,7 +121,7 @@ void configure(const Reader& read, Config& c) {
 }
 
 void configure_moe(const Reader& read, Config& c) {
-  // No layer has a dense network, so files need not have a width for it. The default `ffn_factor` is not used.
+  // Files need not have the width of a dense network, because no layer has one. `ffn_factor` only prevents an error about the missing key.
   read_layers_3_5(read, c, {.heads = 16, .kv_heads = 2, .head_dim = 256, .ffn_factor = 1, .n_ctx = 32768});
   Mixture mixture = read_mixture(read, c, {.experts = 256, .chosen = 8, .width = 512});
   mixture.shared = read_opened_expert(read, mixture, 512);

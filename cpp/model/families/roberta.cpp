@@ -1,6 +1,6 @@
-// RoBERTa (Liu et al. 2019), CamemBERT (Martin et al. 2020) and XLM-R (Conneau et al. 2020) have BERT's layers. Positions are counted from
-// the padding token's id. There is a single token type, whose embedding is added to every token. Their GGUF files have the architecture
-// name "bert".
+// RoBERTa (Liu et al. 2019), CamemBERT (Martin et al. 2020) and XLM-R (Conneau et al. 2020) have BERT's layers. The first token has the
+// position pad_token_id + 1. There is a single token type, whose embedding is added to every token. The models' GGUF files have the
+// architecture name "bert".
 #include "model/families/names.h"
 #include "model/settings.h"
 
