@@ -50,7 +50,7 @@ void AttentionMixer::store(std::size_t layer, const Attention& a, const View& in
   kv_.store(layer, a.cache_shape(), heads.k, heads.v);
 }
 
-// Computes q, the gate, k and v in one matrix product, without those that the layer has no matrix for.
+// Computes q, the gate, k and v in one matrix product. Leaves out the gate, k or v if the layer has no matrix for it.
 void AttentionMixer::project(std::size_t layer, const Attention& a, const View& in, const Heads& heads) {
   std::vector<Parameter> parts = {w_.d.at(layer, Role::q)};
   std::int32_t width = heads.q.width + a.gate_width();

@@ -76,7 +76,7 @@ struct HeadOfPlaces {
 }  // namespace
 
 std::int32_t place_reach(const RelativePlaces& places) {
-  constexpr std::int32_t kMost = 1 << 20;  // the largest value that Attend::reach may have; no text is longer
+  constexpr std::int32_t kMost = 1 << 20;  // the largest value that Attend::reach may have
   std::int32_t reach = 1;
   while (reach < kMost && (place_of(places, reach) != 2 * places.span - 1 || place_of(places, -reach) != 0)) ++reach;
   return reach;

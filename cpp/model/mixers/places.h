@@ -14,7 +14,7 @@ class WeightReader;
 class Writer;
 struct Description;
 
-// The tables of a model whose layers have Attention::places.
+// The tables of relative positions of a model whose layers have Attention::places.
 struct PlaceTables {
   VectorId by_distance = VectorId::none;  // for each distance from -reach to reach, its row in the tables below (Attend::places)
   std::int32_t reach = 0;
@@ -38,8 +38,8 @@ void add_places(const WeightReader& reader, Description& d, Rounding rounding);
 
 // Returns the number of columns that write_places() fills. In the slot of q, k and v, these columns come after those three.
 std::int32_t places_width(const Attention& attention);
-// Adds operations that multiply queries (op.q) and keys (`k`) by the tables, head by head, and write the products to the places_width()
-// columns of `out`. Sets the members of `op` that refer to these products.
+// Adds operations that multiply queries (op.q) and keys (`k`) by the layer's tables (PlaceTables), head by head, and write the products to
+// the places_width() columns of `out`. Sets the members of `op` that refer to these products.
 void write_places(Writer& writer, std::size_t layer, const Attention& attention, const View& k, View out, Attend& op);
 
 }  // namespace pumice::model

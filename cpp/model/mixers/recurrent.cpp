@@ -108,7 +108,7 @@ void RecurrentMixer::scan(std::size_t layer, const Recurrent& r, const View& qkv
               .state = states_.add(r.scan_state())});
 }
 
-// Multiplies `out` by silu(gate). Normalises it before that if ScanNorm::before_gate is true, and otherwise after it.
+// Multiplies `out` by silu(gate). Also normalises `out`, before the product if ScanNorm::before_gate is true and otherwise after it.
 void RecurrentMixer::close(std::size_t layer, const Recurrent& r, const View& gate, const View& out) {
   const auto norm = [&] {
     w_.add(Norm{.in = out,

@@ -17,8 +17,8 @@ class SharedKv {
   // assistants also attend to keys and values of the trunk (SidePart::reads), so the last stage must have them in its caches.
   SharedKv(Writer& writer, bool cached, std::size_t last, bool for_sides);
 
-  // Returns the number of columns for keys and values in a row that enters layer `border`. The row has the keys and values of each earlier
-  // layer whose keys and values layer `border` or a later layer needs.
+  // Returns the number of columns for keys and values in a row that enters layer `border`. The row has the keys and values of those earlier
+  // layers to which layer `border` or a later layer attends.
   std::int32_t width(std::size_t border) const;
   // Splits `columns` of the program's input row into the keys and values of earlier layers, and keeps their views. If layers of this
   // program attend to them, also stores them in this program's caches.

@@ -14,9 +14,9 @@ class MixtureNetwork {
   // `feed_forward` writes shared experts.
   MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward);
 
-  // Writes the mixture's operations except for the last steps, which the caller must write. Returns these steps. The sum of their results
-  // is the mixture's output. The last of them is the Experts operation, which reads `in`. With Mixture::own_norms, the only step has the
-  // finished output. `in` is the layer's input after the network's norm, and `row` is the input before that norm.
+  // Writes the mixture's operations except for the last steps. Returns these steps, which the caller must write and whose results it must
+  // add. The last step is the Experts operation, which reads `in`. With Mixture::own_norms, this function writes all operations, and the
+  // result has one element with their output. `in` is the layer's input after the network's norm, and `row` the input before that norm.
   std::vector<BranchEnd> write(std::size_t layer, const Mixture& mixture, const View& in, const View& row);
 
  private:
