@@ -48,8 +48,8 @@ struct TensorName {
   Role role;
   // The tensor's name in GGUF files and in safetensors files. Empty if files of this kind do not have the tensor. "{}" stands for the
   // number of the layer, and ".weight" or ".bias" is appended. Safetensors names lack the prefix (Family::prefixes). "{expert}" stands for
-  // the number of the expert; a name of a mixture without it belongs to one tensor with the matrices of all experts: [experts, rows,
-  // columns]. A name that ends with "_blocks" belongs to 4-bit codes, whose scales are in another tensor, "..._scales" (MXFP4 of gpt-oss).
+  // the number of the expert. If the name of an expert's matrix lacks "{expert}", one tensor [experts, rows, columns] has the matrices of
+  // all experts. A name that ends with "_blocks" belongs to the 4-bit codes of MXFP4 (gpt-oss). Their scales are in a tensor "..._scales".
   std::string_view gguf;
   std::string_view safetensors;
   Fused fused = Fused::no;
@@ -76,8 +76,8 @@ struct Family {
   std::span<const TensorName> more_names;  // names for the roles that have none in `names`
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
-  // Safetensors names of tensors that have no role but are no error. configure() reads these tensors itself, or knows that no layer needs
-  // them.
+  // Safetensors names of tensors that have no role. A file may have them, because configure() reads them itself or knows that no layer
+  // needs them.
   std::span<const std::string_view> read_by_configure = {};
   // Returns true if this file belongs to this family. Needed if several families have the same name in files (jina v2's config.json says
   // "bert"). If no family's claims() returns true, the file belongs to the family without claims().

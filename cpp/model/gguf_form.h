@@ -15,8 +15,8 @@
 
 namespace pumice::model {
 
-// A tensor of the GGUF file, and the steps by which it is computed from a tensor of the folder, in the order of the fields. If the tensor
-// has the matrices of a layer's experts, the steps are done for each matrix separately.
+// A tensor of the GGUF file, and the steps that make it from a tensor of the folder. The fields are in the order of the steps. If the
+// tensor has the matrices of a layer's experts, the steps are done for each matrix separately.
 struct GgufPart {
   std::string name;
   bool taps = false;        // true: the shape [rows, 1, taps] becomes [rows, taps]
@@ -42,8 +42,8 @@ struct GgufPart {
 // tensor of its own, only the first expert's tensor has an entry. A tensor without an entry cannot be stored in GGUF files of the family.
 std::map<std::string, std::vector<GgufPart>> gguf_parts(const files::ModelFile& folder);
 
-// The metadata of the GGUF file. `folded` names the fields of Config that the file lacks because the converter multiplied tensors by their
-// values.
+// The metadata of the GGUF file that llama.cpp's converter makes from a folder. `folded` names fields of Config that this file lacks,
+// because the converter multiplied tensors by the values of these fields.
 struct GgufHead {
   // `architecture` is the value of general.architecture; empty if llama.cpp has none for this model.
   std::string family, architecture;

@@ -47,9 +47,9 @@ enum class PositionBias : std::uint8_t {
 };
 
 // Settings of learned embeddings of relative positions (DeBERTa, He et al. 2021). Products of these embeddings with queries and keys are
-// added to attention scores. For a key `d` positions before its query, the embedding is row span + d of the table, clamped to the rows from
-// 0 to 2 span - 1. If max_distance is not 0 and |d| is greater than span / 2, `d` is first replaced by a number that grows with the
-// logarithm of |d| and reaches the end of the table at |d| = max_distance - 1.
+// added to attention scores. For a key `d` positions before its query, the embedding is row span + d of the embedding table, clamped to the
+// rows from 0 to 2 span - 1. If max_distance is not 0, distances |d| above span / 2 are first replaced by numbers that grow with the
+// logarithm of |d| and reach an end of the table at |d| = max_distance - 1.
 struct RelativePlaces {
   std::int32_t span = 0, max_distance = 0;
   bool by_query = false;  // the product of the query and the projected embedding is added to the score (c2p)
@@ -105,7 +105,7 @@ struct Attention {
   float softcap = 0;        // Attend::softcap, which limits attention scores; 0: no limit
   QkNorm qk_norm = QkNorm::none;
   PositionBias position_bias = PositionBias::none;
-  bool sinks = false;     // each head's softmax includes one more learned score, without a value (gpt-oss)
+  bool sinks = false;     // the softmax of each head includes a learned score that belongs to no key (gpt-oss)
   bool qkv_bias = false;  // true: the file must have biases for q, k and v; false: these biases are optional
   bool out_bias = false;  // true: the file must have a bias for attn_out; false: this bias is optional
   std::optional<RelativePlaces> places;
@@ -171,9 +171,9 @@ struct DeltaRule {
 };
 
 // A recurrent mixer: a state space model or linear attention. Projections of the layer's input give q, k, v, a gate, and one step per head.
-// A causal convolution runs over q, k and v. Scan (core/ops.h) computes the recurrence, and its output is multiplied by silu(gate). Mamba-2
-// calls q C, k B, v x, and a head of q and k a group. With the delta rule, each head of q and k is divided by its L2 norm, and q also by
-// sqrt(key_dim).
+// A causal convolution runs over q, k and v. Scan (core/ops.h) computes the recurrence, and its output is multiplied by silu(gate). With
+// the delta rule, each head of q and k is divided by its L2 norm, and q also by sqrt(key_dim). The names in the paper of Mamba-2 are C for
+// q, B for k, x for v, and group for a head of q and k.
 struct Recurrent {
   ScanRule rule = ScanRule::ssd;
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0;
@@ -231,7 +231,7 @@ struct Router {
   float floor = 0, scale = 1;
 };
 
-// A network beside the experts, which every row passes through (DeepSeek-AI 2024).
+// A network that runs for every row, beside the experts that the router chooses (DeepSeek-AI 2024).
 struct SharedExpert {
   FeedForward network;
   // If true, the network's hidden values are multiplied by sigmoid(x . w), where x is the network's input and w is a vector of the file
@@ -247,7 +247,7 @@ enum class Combine : std::uint8_t {
   averaged,  // half of `sum` (Command A+)
 };
 
-// A limit for an expert's hidden values, and a shift of them (gpt-oss).
+// The limit and the shift of an expert's hidden values (gpt-oss).
 struct Clamp {
   float limit = 0, shift = 0;  // Experts::limit and Experts::shift (core/ops.h)
 };

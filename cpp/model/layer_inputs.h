@@ -15,8 +15,8 @@ class LayerInputsWriter {
   void embed(const View& x);
 
   // A row that enters layer `border` from an earlier stage has the columns for this layer and all layers after it. width() returns the
-  // number of these columns. take() sets where they are in the input row, for a program that begins with layer `border`. give() returns
-  // where they are in a program that ends before layer `border`.
+  // number of these columns. take() is for a program that begins with layer `border`, and sets the place of these columns in its input row.
+  // give() is for a program that ends before layer `border`, and returns the view of these columns.
   std::int32_t width(std::size_t border) const;
   void take(const View& columns, std::size_t border);
   View give(std::size_t border) const;

@@ -53,7 +53,7 @@ RouteScore read_score(const Reader& read, const ScoreDefaults& defaults) {
   };
   std::optional<RouteScore> score;
   if (read.gguf()) {
-    // The numbers are those of llama.cpp's enum. With 0 or a missing key, the family's default is used.
+    // The key has a number of llama.cpp's enum of scores. If it is 0 or missing, the family's default is used.
     const std::int64_t said = read.integer("expert_gating_func", "").value_or(0);
     if (said == 1) score = RouteScore::softmax;
     if (said == 2) score = RouteScore::sigmoid;

@@ -27,8 +27,8 @@ struct DenseDefaults {
   std::string_view types_key;
 };
 
-// The settings of a family's shared experts, which compute every row. All shared experts of a layer run as one network. config.json has the
-// width of this network at `width_key`. If `width_key` is empty, the width is the number of shared experts times the width of an expert. A
+// The settings of a family's shared experts. All shared experts of a layer run as one network, for every row. config.json has the width of
+// this network at `width_key`. If `width_key` is empty, the width is the number of shared experts times the width of an expert. A
 // GGUF file has expert_shared_feed_forward_length or expert_shared_count. If it has neither key, there is no shared expert.
 struct SharedDefaults {
   std::string_view key = "n_shared_experts";  // config.json's key for the number of shared experts
@@ -93,8 +93,8 @@ SharedExpert read_opened_expert(const Reader& read, const Mixture& mixture, std:
 // layer i, counted from 0, has experts if i + 1 is a multiple of decoder_sparse_step and mlp_only_layers does not list i.
 void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture);
 
-// Notes the width of the shared expert, for families whose GGUF files have it beside the number of shared experts. If there is no shared
-// expert, removes the note of that number, because GGUF files then have neither.
+// Adds the width of the shared expert to the Reader's notes, for families whose GGUF files have this width and the number of shared
+// experts. If there is no shared expert, removes the number from the notes, because the GGUF file then has neither of these keys.
 void say_shared_width(const Reader& read, const Config& c);
 
 // Sets `mixture` as the network of each layer for which has() returns true.

@@ -222,8 +222,8 @@ class Body {
     return out;
   }
 
-  // Returns the view of a parallel network's input (Join::parallel). The network's own norm must be computed before the mixer's result is
-  // added to x_.
+  // Returns the view of a parallel network's input (Join::parallel). Call this before the mixer's result is added to x_, because the
+  // network's own norm reads x_.
   View parallel_input(std::size_t layer) {
     if (!w_.c.layer(layer).network_norms.before) return h_;  // the network has no norm of its own and reads the result of the mixer's norm
     if (!beside_) beside_ = w_.slot(Rows::tokens, w_.c.hidden_size);
@@ -291,7 +291,7 @@ class Body {
   FeedForwardNetwork feed_forward_;
   MixtureNetwork mixture_;
   View beside_;
-  View results_;  // takes the result of a branch in place of x_ or h_ if the branch's Experts reads that slot
+  View results_;  // close() writes a branch's result here if it cannot use x_ or h_, because the branch's Experts operation reads that slot
 };
 
 }  // namespace

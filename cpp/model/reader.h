@@ -40,14 +40,14 @@ struct GgufNotes {
 
 class Reader {
  public:
-  // If `notes` is not null and the file is a folder, the Reader fills `notes` for the GGUF file made from the folder. A function below that
-  // takes a GGUF key and a config.json key notes config.json's value under the GGUF key. If config.json has no value, it notes the
-  // function's default, if there is one. gguf_says() and gguf_lacks() correct these notes where the GGUF file differs.
+  // If `notes` is not null and the file is a folder, the Reader fills `notes` for the GGUF file made from the folder. Functions below that
+  // read one value and have both parameters, gguf_key and json_key, note their result under gguf_key. gguf_says() and gguf_lacks() correct
+  // these notes where the GGUF file differs.
   explicit Reader(const files::ModelFile& file, GgufNotes* notes = nullptr);
   // Copies `plain`. `names` are the family's own names for keys of config.json.
   Reader(const Reader& plain, std::span<const KeyName> names) : Reader(plain) { names_ = names; }
-  // Returns true if the Reader makes notes for a GGUF file. If it does not, leave out keys of config.json that only convert() needs, so
-  // that load() does not fail because of a strange value in them.
+  // Returns true if the Reader makes notes for a GGUF file. Read keys that only convert() needs only in this case, so that load() does not
+  // fail because of a strange value in such a key.
   bool notes() const { return notes_ != nullptr; }
   // Returns a copy that notes nothing.
   Reader quiet() const {
@@ -142,8 +142,7 @@ class Reader {
     if (value && !gguf_key.empty() && !json_key.empty()) gguf_says(gguf_key, *value);
     return value;
   }
-  // Returns true if files of this kind have the key. Otherwise the caller passed an empty key for this kind of file, and `where`, the
-  // result of key(), is only the prefix.
+  // Returns false if `where`, the result of key(), is only the prefix. The family then has no key for this setting in this kind of file.
   bool asked(const std::string& where) const { return where != prefix_; }
 
   const files::ModelFile& file_;

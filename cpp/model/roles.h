@@ -45,8 +45,8 @@ enum class Need : std::uint8_t {
 enum class Use : std::uint16_t {
   none = 0,
   table = 1,  // rows are looked up by index; the matrix keeps the file's format
-  // A small product, for example of a router or a classifier. The matrix keeps the file's format, because an error of such a product
-  // reaches the result in full.
+  // The matrix of a small product, for example of a router or a classifier. The matrix keeps the file's format, because rounding errors of
+  // such a product reach the model's output in full.
   exact = 2,
   product = 4,  // a matrix product; the matrix may be quantized and rounded
   // In an encoder, the activations that the matrix multiplies may be rounded to 8-bit codes (docs/numerics.md). The matrices that compute

@@ -147,7 +147,7 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 has this key outside of `at`
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);
   const bool must_say = !gguf && (s.type == "linear" || s.type == "llama3");
-  // rope.scale_linear is the older name of the key, from before GGUF had types of scaling.
+  // rope.scale_linear is the older name of rope.scaling.factor, from before GGUF had types of scaling.
   const double otherwise = gguf ? read.positive("rope.scale_linear", "", 1) : s.type == "yarn" ? n_ctx / s.original_context : 1;
   s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
   for (const char* key : {".low_freq_factor", ".high_freq_factor"})
@@ -159,7 +159,7 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   s.truncate = gguf || read.flag("", at + ".truncate", true);
   // The magnitude is that of Peng et al. 2023, section 3.4, unless the file has other numbers. A file can have the magnitude itself
   // (transformers) or a factor of the paper's magnitude (llama.cpp). It can also have mscale and mscale_all_dim (DeepSeek). The magnitude
-  // is then the one computed from mscale divided by the one computed from mscale_all_dim.
+  // is then paper(mscale) / paper(mscale_all_dim).
   const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
   const auto part_at = [&](const std::string& key) {  // 0 means the same as a missing key, as in transformers (Hunyuan's mscale_all_dim)
     const double part = read.number("", at + key).value_or(0);
@@ -328,7 +328,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& of_family) {
   const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
   // Throws if the key exists and its value is not an object.
   object("rope_parameters.sliding_attention");
-  // Returns the base of layers whose object in config.json has none.
+  // Returns the rope base for layers whose rope object in config.json has no rope_theta.
   const auto otherwise = [&](const char* key, double value) { return defaults.by_kind ? value : read.positive("", key, value); };
   const double theta = read.positive("rope.freq_base", full + ".rope_theta", otherwise("rope_theta", defaults.theta));
   const std::int32_t head_dim = head_dim_of(c, false), of_windowed = head_dim_of(c, true);

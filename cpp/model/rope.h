@@ -25,11 +25,11 @@ struct RopeDefaults {
   // True if YaRN's ramp begins and ends at whole dimensions in GGUF files, which have no key for this. config.json has one.
   bool gguf_truncates = true;
   // True if YaRN's magnitude multiplies the scale of attention scores (score_magnitude()), and false if it multiplies the rotated columns.
-  // Used only for GGUF files with yarn_log_multiplier. If true, this key has a tenth of mscale_all_dim. llama.cpp's converter does not
-  // write mscale, which equals mscale_all_dim in all these models (DeepSeek).
+  // Used only for GGUF files with the key yarn_log_multiplier, which has a tenth of mscale_all_dim if this flag is true. These files lack
+  // mscale, but it equals mscale_all_dim in all models with this flag (DeepSeek).
   bool magnitude_in_scores = false;
   // The fraction of a head's columns that is rotated if config.json has no rope settings at all (Gemma 4, layers without a window). The
-  // frequencies are computed as for a rope that rotates all columns, and the first of them are used. 0: `partial` is used.
+  // rotated columns have the frequencies that they would have if all columns were rotated. 0: `partial` is used.
   double proportional = 0;
   bool gguf_ramp = false;      // true: llama.cpp's converter writes the beginning and the end of YaRN's ramp
   bool gguf_longrope = false;  // true: GGUF files of the family have longrope's factors as tensors
@@ -40,7 +40,7 @@ struct RopeDefaults {
 };
 
 // Returns the number of positions of a model whose file has the number `n_ctx`. With dynamic NTK scaling the result is `n_ctx` times the
-// factor, as in transformers. Otherwise it is `n_ctx`.
+// scaling factor, as in transformers. Otherwise it is `n_ctx`.
 std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 
 // Sets Config::ropes and Attention::rope, and replaces Config::n_ctx by stretched_context(). Does nothing if no layer has attention. Must

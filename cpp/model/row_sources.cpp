@@ -28,8 +28,8 @@ static void require_single_weights(const files::ModelFile& file, const files::Te
        ", whose blocks cannot be turned");
 }
 
-// A row of the tensor is a column of the matrix. From each row of the tensor, the returned function reads only the requested part, whose
-// numbers belong to the requested rows of the matrix.
+// The tensor's rows are the matrix's columns. So from each row of the tensor, the returned function reads only the numbers that belong to
+// the requested rows of the matrix.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols) {
   require_single_weights(*file, tensor);
   return [file = std::move(file), &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count,
