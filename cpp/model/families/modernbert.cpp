@@ -32,7 +32,7 @@ constexpr TensorName kNames[] = {
     {mlm_decoder, "", "decoder"},
 };
 constexpr std::string_view kGguf[] = {"modern-bert"}, kTypes[] = {"modernbert"}, kPrefixes[] = {"", "model."};
-// Names of keys before transformers 5. What other families call rope_local_base_freq (Gemma 3) is local_rope_theta here.
+// The names that config.json's keys had before transformers 5.
 constexpr KeyName kKeys[] = {
     {"layer_norm_eps", "norm_eps"},
     {"sliding_window", "local_attention"},

@@ -126,8 +126,8 @@ inline constexpr TensorName kRobertaHead[] = {
     {classifier, "cls.output", "classifier.out_proj"},
 };
 
-// Names of the MLM heads of BERT and of RoBERTa. Older files have the decoder's bias not beside the decoder's matrix
-// ("cls.predictions.decoder"), but one level higher ("cls.predictions").
+// Names of the MLM heads of BERT and of RoBERTa. Older files of BERT have the decoder's matrix at "cls.predictions.decoder", but its bias
+// one level higher, at "cls.predictions".
 inline constexpr TensorName kBertMlm[] = {
     {mlm_dense, "", "cls.predictions.transform.dense"},
     {mlm_norm, "", "cls.predictions.transform.LayerNorm"},

@@ -41,7 +41,7 @@ void read_second(const Reader& read, Config& c) {
   }
 }
 
-// Reads the settings of OLMo 3. A GGUF file of OLMo 3 has the architecture name "olmo2", but differs from one of OLMo 2 by its window.
+// Reads the settings of OLMo 3. A GGUF file with the architecture name "olmo2" is an OLMo 3 if it has a window.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_windows(read, c, {.window = 4096, .full_every = 4, .gguf = GgufWindows::by_layer});

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kGguf[] = {"smollm3"}, kTypes[] = {"smollm3"};
 
-// Returns one number per layer: 1 with rope, 0 without. GGUF files do not have this list; in them, every fourth layer has no rope.
+// Returns one number per layer, 1 with rope and 0 without. GGUF files lack this list, and every fourth of their layers has no rope.
 std::vector<std::int64_t> layers_with_rope(const Reader& read, std::size_t count) {
   auto flags = read.gguf() ? std::vector<std::int64_t>{} : read.per_layer("", "no_rope_layers", count, 0, 1);
   const std::int64_t interval = read.integer("", "no_rope_layer_interval").value_or(4);

@@ -22,8 +22,8 @@ void configure(const Reader& read, Config& c) {
   const auto without_norm = [&](std::size_t layer) { return !read.file().find(str("blk.", layer, ".ffn_norm.weight")); };
   bool parallel = read.flag("", "use_parallel_residual", false);
   if (c.gguf) {
-    // Branches are parallel only if all layers lack ffn_norm. If only some layers lack it, the file is incomplete, and an error follows
-    // later.
+    // Branches are parallel only if all layers lack ffn_norm. If only some layers lack it, the file is incomplete, and reading its weights
+    // fails.
     parallel = true;
     for (std::size_t layer = 0; layer < c.layers.size(); ++layer) parallel = parallel && without_norm(layer);
   }
