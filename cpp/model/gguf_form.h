@@ -31,7 +31,7 @@ struct GgufPart {
   // a vector. If empty, the number of dimensions stays.
   std::optional<std::int64_t> width;
   bool pairs = false;  // true: rows are reordered for a rope that rotates neighbouring columns
-  // Lists of numbers that multiply the rows, one list after the other. A list has one number for all rows, or one number per row.
+  // Lists of factors. The rows are multiplied by one list after the other. A list has one number for all rows, or one number per row.
   std::vector<std::vector<float>> factors;
   bool normalised = false;  // true: each column is divided by its L2 norm
   bool plus_one = false;    // true: 1 is added, because the folder stores w - 1 for a norm's weight w

@@ -46,7 +46,7 @@ void read_latent_sizes(const Reader& read, Config& c, const LatentDefaults& defa
   if (std::string_view(defaults.key_length) == "attention.key_length") {
     if (read.notes()) read.gguf_says("attention.head_count_kv", read.integer("", "num_key_value_heads").value_or(attention.heads));
   } else {
-    // The other key names are in GGUF files that describe latent attention as one kv head, whose value is a part of its key.
+    // GGUF files with key_length_mla describe latent attention as one kv head, whose value is a part of its key.
     read.gguf_says("attention.head_count_kv", std::int64_t{1});
     read.gguf_says("attention.key_length", std::int64_t{attention.key_dim()});
     read.gguf_says("attention.value_length", std::int64_t{attention.latent_dim});

@@ -275,8 +275,8 @@ struct Mixture {
 };
 
 struct Join {
-  // If true, mixer and network both read the layer's input, and both outputs are added to it. If the network has no norm of its own, it
-  // reads the normalised input of the mixer.
+  // If true, mixer and network both read the layer's input, and both outputs are added to it. A network without a norm of its own reads
+  // the mixer's normalised input.
   bool parallel = false;
   float scale = 1;  // number that multiplies the output of each branch (Granite, MiniCPM)
 };

@@ -34,14 +34,14 @@ struct ProductInput {
   std::int32_t col = 0, width = 0;
   std::vector<MatrixId> matrices;
 };
-// Returns layer_program() with more columns in its output rows. They hold the inputs of all Linear and GatedLinear operations, and of each
-// HeadLinear whose heads all read the same columns. If several products read the same input, the rows have it only once. Sets `inputs` to
-// the columns of each input.
+// Returns layer_program() with additional columns in its output rows. These columns hold the inputs of all Linear and GatedLinear
+// operations, and of each HeadLinear whose heads all read the same columns. If several products read the same input, the rows have this
+// input only once. Sets `inputs` to the columns of each input.
 Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs);
 Program head_program(const Description& d);  // computes logits from hidden rows
 // A side part is a draft head or an assistant, which predicts the token after an id. side_program() returns the program of its layers. The
-// program computes hidden rows from ids and, beside each id, the hidden row of the previous position. This is the trunk's row if
-// `after_trunk` is true, and otherwise the row from which this program predicted the id. `first` is the first layer of the trunk's last
+// program computes hidden rows from ids and, for each id, the hidden row of the previous position. That hidden row is the trunk's if
+// `after_trunk` is true, and otherwise the one from which this program predicted the id. `first` is the first layer of the trunk's last
 // stage, whose caches the program shares. side_logits_program() returns the program that computes logits from the rows of side_program().
 Program side_program(const Description& d, const SidePart& side, std::size_t first, bool after_trunk);
 Program side_logits_program(const Description& d, const SidePart& side);
@@ -56,8 +56,8 @@ std::vector<EndOutput> ends_of(const Description& d);
 Program log_prob_program(const Description& d);  // computes log-probabilities from hidden rows and target ids
 
 // top_program() computes the logits that sampling needs from hidden rows. They are the kTopLogits largest logits, and the logits of up to
-// top_reported(vocab) ids that the caller chooses (Batch::reported). kTopLogits is greater than the usual top_k. The result has about an
-// eighth as many numbers as the vocabulary, and at most 17 KB per row.
+// top_reported(vocab) ids that the caller chooses (Batch::reported). kTopLogits is greater than the usual top_k. A row of the
+// result has about vocab / 8 numbers, and at most 17 KB.
 inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);

@@ -46,8 +46,8 @@ class Reader {
   explicit Reader(const files::ModelFile& file, GgufNotes* notes = nullptr);
   // Copies `plain`. `names` are the family's own names for keys of config.json.
   Reader(const Reader& plain, std::span<const KeyName> names) : Reader(plain) { names_ = names; }
-  // Returns true if the Reader makes notes for a GGUF file. Read keys that only convert() needs only in this case, so that load() does not
-  // fail because of a strange value in such a key.
+  // Returns true if the Reader makes notes for a GGUF file. If it does not, do not read keys that only convert() needs, because load()
+  // would then fail if such a key had a strange value.
   bool notes() const { return notes_ != nullptr; }
   // Returns a copy that notes nothing.
   Reader quiet() const {

@@ -141,7 +141,7 @@ RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx
   if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
   // For tokens of text, mrope is a plain rope, because the positions of all its sections are equal (Qwen2-VL).
   if (s.type == "mrope") s.type = "default";
-  // With Hunyuan's key alpha, the type "dynamic" is not dynamic: the base is multiplied by the same number for texts of all lengths
+  // With Hunyuan's key alpha, the type "dynamic" means that the base is multiplied by the same number for texts of all lengths
   // (RopeDefaults::stretch).
   if (s.type == "dynamic" && read.number("", at + ".alpha")) s.type = "default";
   const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 has this key outside of `at`

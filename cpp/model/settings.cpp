@@ -41,8 +41,8 @@ Attention read_attention(const Reader& read, const Config& c, std::int64_t heads
   return a;
 }
 
-// Returns one number per layer from a GGUF file. The value in the file is a list, or one number for all layers. A list also has entries for
-// the layers that predict draft tokens; the result leaves them out. Returns an empty vector if the file has no such key.
+// Returns one number per layer from a GGUF file. The value in the file is a list, or one number for all layers. The result leaves
+// out the entries that a list has for layers that predict draft tokens. Returns an empty vector if the file has no such key.
 std::vector<std::int64_t> by_layer(const Reader& read, const char* key, std::size_t layers, std::int64_t low, std::int64_t high) {
   auto list = read.per_layer(key, "", static_cast<std::size_t>(layers_of_file(read).count), low, high);
   if (!list.empty()) list.resize(layers);

@@ -1,6 +1,6 @@
 // Reads the settings that most families have in common. A family calls these functions and then changes the layers where the family
-// differs. It passes the defaults of its configuration class in transformers, because transformers writes no value to config.json that
-// equals the default.
+// differs. The family passes the defaults of its configuration class in transformers, because transformers writes no value to config.json
+// that equals the default.
 #pragma once
 
 #include <span>

@@ -7,8 +7,9 @@ class WeightReader;
 struct Description;
 
 // Adds the taps of convolutions to the description. Files have one row of taps per channel, and Conv needs one row of channels per tap. The
-// taps of a recurrent mixer get the role scan_taps; their channels are those of q, k and v, in this order. The taps of a short convolution
-// get the role conv_taps. The function also converts the scan_rate of safetensors files, which is the logarithm of -rate, to the rate.
+// taps of a recurrent mixer get the role scan_taps, and have the channels of q, of k and of v in this order. The taps of a short
+// convolution get the role conv_taps. The function also converts the scan_rate of safetensors files, which is the logarithm of -rate, to
+// the rate.
 void add_taps(const WeightReader& reader, Description& d);
 
 // Sets Description::key_norms, the weights of an rms norm of each head of q and k, so that this norm computes what the delta rule needs.

@@ -26,8 +26,8 @@ struct PlaceTables {
   std::vector<OfLayer> layers;
 };
 
-// Returns the smallest distance from which on the table row stays the same: all keys at least this far before the query share one row, and
-// all keys at least this far after it share another.
+// Returns the smallest distance from which on the table row stays the same. All keys at least this far before the query share one row, and
+// all keys at least this far after the query share another row.
 std::int32_t place_reach(const RelativePlaces& places);
 // Returns the table rows for the distances from -reach to reach. A distance is the key's position minus the query's.
 std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach);

@@ -37,8 +37,8 @@ class SharedKv {
   // copy the next layer would overwrite them. Must be called after attend().
   void keep(std::size_t layer, const View& k);
 
-  // caches() maps each layer of this program to its cache. An assistant's program has no caches of its own, so use_caches() gives it those
-  // of the trunk.
+  // caches() maps each layer of this program to its cache. An assistant's program has no caches of its own, so use_caches() sets the
+  // trunk's caches.
   const std::map<std::size_t, CacheId>& caches() const { return caches_; }
   void use_caches(std::map<std::size_t, CacheId> caches) { caches_ = std::move(caches); }
 

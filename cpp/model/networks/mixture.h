@@ -15,8 +15,8 @@ class MixtureNetwork {
   MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward);
 
   // Writes the mixture's operations except for the last steps. Returns these steps, which the caller must write and whose results it must
-  // add. The last step is the Experts operation, which reads `in`. With Mixture::own_norms, this function writes all operations, and the
-  // result has one element with their output. `in` is the layer's input after the network's norm, and `row` the input before that norm.
+  // add. The last step is the Experts operation, which reads `in`. With Mixture::own_norms, this function writes all operations and
+  // returns one step, whose rows are the mixture's output. `in` is the layer's input after the network's norm, `row` before that norm.
   std::vector<BranchEnd> write(std::size_t layer, const Mixture& mixture, const View& in, const View& row);
 
  private:
