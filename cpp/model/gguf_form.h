@@ -42,8 +42,8 @@ struct GgufPart {
 // tensor of its own, only the first expert's tensor has an entry. A tensor without an entry cannot be stored in GGUF files of the family.
 std::map<std::string, std::vector<GgufPart>> gguf_parts(const files::ModelFile& folder);
 
-// The metadata of the GGUF file that llama.cpp's converter makes from a folder. `folded` names fields of Config that this file lacks,
-// because the converter multiplied tensors by the values of these fields.
+// The metadata of the GGUF file that convert() makes from a folder. `folded` names fields of Config that this file lacks, because tensors
+// are multiplied by the values of these fields.
 struct GgufHead {
   // `architecture` is the value of general.architecture; empty if llama.cpp has none for this model.
   std::string family, architecture;

@@ -28,8 +28,8 @@ struct DenseDefaults {
 };
 
 // The settings of a family's shared experts. All shared experts of a layer run as one network, for every row. config.json has the width of
-// this network at `width_key`. If `width_key` is empty, the width is the number of shared experts times the width of an expert. A
-// GGUF file has expert_shared_feed_forward_length or expert_shared_count. If it has neither key, there is no shared expert.
+// this network at `width_key`. If `width_key` is empty, the width is the number of shared experts times the width of an expert. A GGUF
+// file has expert_shared_feed_forward_length or expert_shared_count. If it has neither key, there is no shared expert.
 struct SharedDefaults {
   std::string_view key = "n_shared_experts";  // config.json's key for the number of shared experts
   std::int32_t count = 0;                     // number of shared experts if config.json does not have `key`

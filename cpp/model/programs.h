@@ -56,8 +56,8 @@ std::vector<EndOutput> ends_of(const Description& d);
 Program log_prob_program(const Description& d);  // computes log-probabilities from hidden rows and target ids
 
 // top_program() computes the logits that sampling needs from hidden rows. They are the kTopLogits largest logits, and the logits of up to
-// top_reported(vocab) ids that the caller chooses (Batch::reported). kTopLogits is greater than the usual top_k. A row of the
-// result has about vocab / 8 numbers, and at most 17 KB.
+// top_reported(vocab) ids that the caller chooses (Batch::reported). kTopLogits is greater than the usual top_k. A row of the result has
+// about vocab / 8 numbers, and at most 17 KB.
 inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);
