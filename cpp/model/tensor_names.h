@@ -1,5 +1,5 @@
-// TensorNames finds the tensor of a role in a file, by the names that the family has for the role in this kind of file. If several roles
-// share the tensor, it also finds the rows that belong to the role.
+// TensorNames finds the tensor that a file has for a role. The model family lists the possible names of this tensor, for safetensors and
+// for GGUF files. If several roles share a tensor, TensorNames also finds the rows of each role.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,23 @@ namespace pumice::model {
 // The rows of a tensor that belong to a role. They are runs of `run` rows. The runs begin at the rows `first`, first + stride, first + 2
 // stride, and so on.
 struct Part {
-  std::int64_t first = 0, run = 0, stride = 0;  // run 0: all rows of the tensor from `first` on
-  std::int64_t whole = 0;                       // number of rows that the tensor must have; 0: as many as the role needs
+  std::int64_t first = 0, run = 0, stride = 0;  // run is 0 if the role has all rows of the tensor from `first` on
+  std::int64_t whole = 0;                       // number of rows that the tensor must have; 0 if it must have as many as the role needs
   // Converts a row number of the role to a row number of the tensor.
   std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
-  // Returns this part for a role with `rows` rows. Where `run`, `stride` or `whole` is 0, the result has the number that the 0 stands for.
+  // Returns this part with `rows`, the number of rows of the role, in place of each 0 in `run`, `stride` and `whole`.
   Part of_rows(std::int64_t rows) const { return {first, run > 0 ? run : rows, run > 0 ? stride : rows, whole > 0 ? whole : rows}; }
 };
 
 class TensorNames {
  public:
-  // Throws ErrorKind::model_format if no prefix of the family fits the file, or if the file has more layers than its configuration says.
+  // Throws ErrorKind::model_format if the file has no token embedding under any of the family's prefixes, or if the file has more layers
+  // than its configuration says.
   TensorNames(const files::ModelFile& file, const Config& config);
 
   struct Found {
     TensorName name{};
-    const files::TensorInfo* tensor = nullptr;  // null: the file has no such tensor. If each expert has a tensor, the first expert's
+    const files::TensorInfo* tensor = nullptr;  // null if missing; the first expert's tensor if each expert has one
     Part part;                                  // the role's rows in the tensor, or in each expert's matrix
   };
   Found weight(Role role, std::size_t layer) const { return find(role, layer, "weight", "gamma"); }
@@ -46,8 +47,8 @@ class TensorNames {
 
   bool shared(Role role) const;  // true if all layers share one tensor (ALBERT)
   bool transposed(const TensorName& name) const { return name.transposed && !config_.gguf; }
-  // Returns true if the tensor names of the body begin with the prefix that a wrapper class of transformers adds (for example a class for
-  // causal language models).
+  // Returns true if the tensor names begin with the prefix of a wrapper class of transformers, for example with "model." in a file that was
+  // saved by a class for causal language models.
   bool wrapped() const { return !prefix_.empty(); }
   // Returns the names under which adapters may refer to a role's matrix.
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
@@ -60,8 +61,8 @@ class TensorNames {
   };
   Unread unread(const std::function<bool(Role)>& reads) const;
 
-  // Returns the name in a GGUF file for a folder's tensor of `role` with the name `here`. If there are several names, returns the one that
-  // llama.cpp's converter writes. Returns nothing if GGUF files have no name for this tensor.
+  // Returns the GGUF name of a tensor of `role` that is named `here` in safetensors files. If there are several names, returns the one that
+  // llama.cpp's converter writes. Returns an empty optional if GGUF files have no name for this tensor.
   std::optional<TensorName> in_gguf(Role role, const TensorName& here) const;
   // Returns the rows that belong to `role` in a tensor with the name `name`.
   Part layout(const TensorName& name, Role role, std::size_t layer) const;

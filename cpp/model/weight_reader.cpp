@@ -63,8 +63,8 @@ Parameter WeightReader::read(Role role, std::size_t layer) {
   return parameter;
 }
 
-// Returns the number by which the bias of a role must be multiplied. It is the number that multiplies the role's product. Numbers that
-// multiply the product's input do not count.
+// Returns the factor by which the product of a role is multiplied, because the role's bias must be multiplied by the same factor. Factors
+// of the product's input do not count.
 static float bias_factor(const Layer& layer, Role role, Use use) {
   const Attention* a = layer.if_attention();
   const Recurrent* r = layer.if_recurrent();
@@ -96,7 +96,7 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   return d_.add(std::move(bias));
 }
 
-// Returns the role's values in the tensor of a vector, which are `length` values. If `columns` is not 0, a GGUF file may store the tensor
+// Returns the `length` values that belong to a role in a tensor with one dimension. If `columns` is not 0, a GGUF file may store the tensor
 // as a matrix with this many columns.
 std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns) const {
   const files::TensorInfo& tensor = *found.tensor;
@@ -211,8 +211,8 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
   const std::size_t row_axis = transposed ? 1 : 0;
   const std::int64_t whole = found.part.of_rows(ask.rows).whole;
-  // When llama.cpp quantizes a file, it drops a first dimension of 1, which is added again here. The tensors are the table of RoBERTa's
-  // single token type, and the classifier of a reranker with a single label.
+  // When llama.cpp quantizes a file, it drops a first dimension of 1, for example that of the classifier of a reranker with a single label.
+  // This dimension is added again here.
   std::vector<std::int64_t> shape = tensor.shape;
   if (d_.config.gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
   if (shape.size() != 2 || (!any && shape[row_axis] != whole) || shape[1 - row_axis] != ask.cols) {
@@ -256,7 +256,7 @@ ReadRows WeightReader::open_mxfp4(const files::TensorInfo& blocks, const Asked& 
 Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& ask, Role role) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_readable(tensor);
-  const bool turned = role == Role::latent_key;  // true: the tensor has the transpose of each matrix that multiplies queries
+  const bool turned = role == Role::latent_key;  // true if the tensor stores each head's matrix transposed
   const std::int64_t cols = turned ? ask.rows : ask.cols;
   if (tensor.shape != std::vector{found.part.whole, cols}) wrong_shape(*file_, tensor, str("[", found.part.whole, ", ", cols, "]"));
   Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = ask.rows * ask.experts, .cols = ask.cols};

@@ -26,8 +26,7 @@ class WeightReader {
   // tensor. Throws ErrorKind::model_format with the tensor's name if a required tensor is missing or a tensor has the wrong shape.
   Parameter read(Role role, std::size_t layer);
   VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
-  // Returns all values of a table, and the name of the table's tensor. For tables that operations do not use as they are in the file
-  // (Need::elsewhere).
+  // Returns the tensor name and all values of a table, for tables that are converted before operations use them (Need::elsewhere).
   Vector read_table(Role role) const;
   // The taps of a convolution, row after row, and the biases of these rows. `bias` is empty if the file has no biases.
   struct Taps {
@@ -42,8 +41,8 @@ class WeightReader {
   // the head gets its own matrix, which is read from the same tensor, because an adapter of one of the two must not change the other.
   void tie_head(Parameter& head);
 
-  // Sets the decoder of an MLM head to a second matrix that is read from the token embedding's tensor. The second matrix is used for
-  // products, and the first one for lookups.
+  // Gives the decoder of an MLM head a matrix of its own, which is read from the token embedding's tensor. This matrix is used for
+  // products, and the matrix of the embedding for lookups.
   void tie_mlm_decoder(Parameter& decoder);
 
   void quantize(MatrixId id);

@@ -38,9 +38,9 @@ class Writer {
   View low_;  // the product of the input and Parameter::lora_a; the slot has as many columns as the largest rank
 };
 
-// The last step of a mixer or a network, or of one of its parts, which the caller must still write. If `product` is set, the result is
-// scale * W * rows, where W is the matrix in the role `product`. If `experts` is set, the result is that of this operation, and the caller
-// must set its `out` and `residual`. If neither is set, `rows` is the result.
+// The last step of a mixer or a network, or of a part of one. The caller must still write this step. If `product` is set, the step computes
+// scale * W * rows, where W is the matrix in the role `product`. If `experts` is set, this operation is the step, and the caller must set
+// its `out` and `residual`. If neither is set, there is no step, and `rows` is the result.
 struct BranchEnd {
   View rows = {};
   std::optional<Role> product = {};
