@@ -1,4 +1,4 @@
-// The Linux implementation. man7.org describes the calls and the files of /proc and /sys.
+// Implements the headers of os/ for Linux. man7.org describes the system calls and the files of /proc and /sys.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,7 +35,7 @@ namespace pumice::os {
 namespace {
 
 std::vector<int> affinity() {
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a set that is smaller than its own
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a set with fewer bits than its own set
     constexpr auto release = [](cpu_set_t* set) { CPU_FREE(set); };
     const std::unique_ptr<cpu_set_t, decltype(release)> set(CPU_ALLOC(cpus));
     if (!set) throw std::bad_alloc();

@@ -29,8 +29,8 @@ Memory cgroup_memory(const std::string& root);  // `total` of the result is 0 if
 
 std::string huge_pages(const std::string& root);
 
-// Returns the name of the processor. On 64-bit ARM, /proc/cpuinfo has only numbers for the maker and the core. The function has the names
-// of some cores.
+// Returns the name of the processor. On 64-bit ARM, /proc/cpuinfo has only numbers for the maker and the core, so the names of some cores
+// come from a table in linux_files.cpp.
 std::string cpu_model(const std::string& root);
 
 }  // namespace pumice::os

@@ -1,5 +1,5 @@
-// The implementation for macOS 11 and later, written from Apple's manual pages and headers. No Apple machine has compiled or run this file
-// yet (docs/platforms.md).
+// Implements the headers of os/ for macOS 11 and later. Written from Apple's manual pages and headers. No Apple machine has compiled or run
+// this file yet (docs/platforms.md).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <mach-o/dyld.h>
@@ -136,7 +136,7 @@ int sync(int file) {
   return errno == ENOTSUP || errno == ENOTTY || errno == EINVAL ? ::fsync(file) : -1;
 }
 
-// Returns true if something is mounted on the file, because only then is a plain file on another device than its folder.
+// A plain file is on another device than its folder only if something is mounted on the file.
 bool is_mount_point(int folder, const std::string& name) {
   struct stat of_folder, of_file;
   return ::fstat(folder, &of_folder) == 0 && ::fstatat(folder, name.c_str(), &of_file, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -158,8 +158,8 @@ std::filesystem::path program() {
   return ::_NSGetExecutablePath(path.data(), &bytes) == 0 ? std::filesystem::canonical(path.data(), ignored) : std::filesystem::path();
 }
 
-// The first names are those of the Vulkan SDK's loader. The other names are those of MoltenVK, which works without a loader. The full paths
-// are needed because dlopen() does not search Homebrew's folder on Apple silicon.
+// The first three names are those of the Vulkan SDK's loader. The other three are those of MoltenVK, which works without a loader. The full
+// paths are needed because dlopen() does not search Homebrew's folder on Apple silicon.
 VulkanLoader vulkan_loader() {
   static constexpr const char* kNames[] = {
       "libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib",

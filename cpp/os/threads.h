@@ -1,4 +1,4 @@
-// Names and processor time of threads, a test for the process's first thread, and a thread that its destructor joins.
+// Names and processor time of threads, a test for the process's first thread, and class Thread, whose destructor joins the thread.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class ThreadClock {
   std::int64_t handle_ = 0;  // the system's handle of the clock or thread
 };
 
-// A thread that its destructor joins. (std::jthread is not used, because libc++ up to version 19 has it only as an experiment.)
+// A thread that is joined by the destructor. (std::jthread is not used, because libc++ up to version 19 has it only as an experiment.)
 class Thread {
  public:
   Thread() = default;
