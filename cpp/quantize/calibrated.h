@@ -1,5 +1,6 @@
-// Packs a matrix so that its products change little for the input rows of given texts. The matrix is packed by feedback (feedback.h) and by
-// the search of pack(), and the result with the smaller loss on held-out texts is kept.
+// Packs a matrix so that its products change little for the input rows of given texts. The matrix is packed twice: by feedback
+// (feedback.h), and by pack() of core/formats.h, which searches the best scales. The result with the smaller loss on held-out texts is
+// kept.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace pumice::quantize {
 
-// The sums of products (products.h) of the input rows of a matrix, or of several matrices that have the same input.
+// The sums that Products computes from the input rows of a matrix. Several matrices with the same input share these sums.
 struct Input {
   explicit Input(std::int64_t cols, std::int64_t most = Products::kMostColumns) : seen(cols, most), held(cols, most) {}
   static std::uint64_t bytes(std::int64_t cols) { return 2 * Products::bytes(cols); }
@@ -42,7 +43,7 @@ class CalibratedPacker {
 
   const Input& input_;
   const FeedbackOptions options_;
-  // The Feedback of block number known_, or null before the first pack(). It is kept for later matrices with the same input.
+  // The Feedback for input_.seen.blocks()[known_], or null before the first pack(). It is kept for later matrices with the same input.
   std::unique_ptr<Feedback> feedback_;
   std::size_t known_ = 0;
 };

@@ -8,7 +8,7 @@
 namespace pumice::quantize {
 
 inline constexpr int kVectors = 4, kRows = kVectors * search::kLanes;
-inline constexpr std::int64_t kChunk = 256;  // number of columns in a chunk, so that their sums stay in the L1 cache
+inline constexpr std::int64_t kChunk = 256;  // number of columns in a chunk; few enough that their sums stay in the L1 cache
 
 // One column of sixteen rows, with one number for each row.
 struct Column {

@@ -1,7 +1,7 @@
-// V is the upper triangular factor of H = V V'. With V, the loss of a row is the sum over c of y[c]^2, where y[c] is the sum over j <= c of
-// V[j][c] e[j] and e[j] is the error of column j. If the codes are chosen column by column, the error e[c] for which y[c] is 0 is -(sum
-// over j < c of V[j][c] e[j]) / V[c][c]. This is GPTQ without the inverse of H. An error that differs by d from this one increases the loss
-// by V[c][c]^2 d^2, if later columns can be any real numbers.
+// The loss of a row is e'He, where e[j] is the error of column j (feedback.h). V is the upper triangular factor of H = V V'. So the loss is
+// the sum over c of y[c]^2, where y[c] is the sum over j <= c of V[j][c] e[j]. Codes are chosen column by column. The best error of column
+// c is -(sum over j < c of V[j][c] e[j]) / V[c][c], because y[c] is then 0. This is GPTQ without the inverse of H. An error that differs by
+// d from the best error increases the loss by V[c][c]^2 d^2, if later columns can be any real numbers.
 //
 // Sixteen rows are quantized together, four in each vector. Columns are processed in chunks of up to 256. First the products of the chunk
 // with all columns before it are computed. Then the codes of the chunk's columns are chosen one by one.

@@ -13,7 +13,7 @@
 
 namespace pumice::quantize {
 
-// Calls job(index) for each index in [0, jobs), on as many threads as the caller has. Rethrows exceptions of jobs.
+// Calls job(index) for each index in [0, jobs), possibly on several threads. Rethrows exceptions of jobs.
 using Parallel = std::function<void(std::int64_t jobs, const std::function<void(std::int64_t index)>& job)>;
 
 struct FeedbackOptions {
@@ -33,7 +33,8 @@ class Feedback {
   Feedback(std::span<const float> products, std::int64_t cols, const FeedbackOptions& options, const Parallel& parallel,
            const Cancel& cancel);
 
-  // Packs `rows` rows of `cols` weights. The bytes of a row do not depend on the other rows. Throws the errors of pack_rows().
+  // Packs `rows` rows of `cols` weights. The bytes of a row do not depend on the other rows. Throws the errors of pack_rows()
+  // (core/formats.h).
   void pack(Format format, const float* weights, std::int64_t rows, std::uint8_t* packed, const Parallel& parallel,
             const Cancel& cancel) const;
 

@@ -14,10 +14,10 @@ using search::kLanes;
 using search::Lanes;
 
 constexpr std::int64_t kTile = 64;                       // number of columns of a tile of H; a job computes one row of tiles
-constexpr std::int64_t kDepth = 128;                     // number of rows of x in a panel; the panels of two tiles take 64 KB
+constexpr std::int64_t kDepth = 128;                     // number of rows of a panel (copy_columns()); two panels take 64 KB
 constexpr std::int64_t kDown = 4, kAcross = 2 * kLanes;  // a block of kDown x kAcross numbers of H is in registers at the same time
 
-// Copies columns [first, first + kTile) of `rows` rows. Columns from `cols` on become zeros.
+// Copies columns [first, first + kTile) of `rows` rows of x to a panel. Columns from `cols` on become zeros.
 void copy_columns(const float* x, std::int64_t rows, std::int64_t stride, std::int64_t first, std::int64_t cols, float* panel) {
   const std::int64_t there = std::min(kTile, cols - first);
   for (std::int64_t r = 0; r < rows; ++r, panel += kTile) {

@@ -77,8 +77,8 @@ class Merger {
  public:
   explicit Merger(const PairTable& pairs) : pairs_(pairs) {}
 
-  // Merges the symbols of a text until no merge applies. ranks[i] is the rank of symbol i, or `none` if this character is not a token.
-  // Returns true if exactly two symbols are left.
+  // Merges the characters of a text to longer and longer symbols until no merge applies. ranks[i] is the rank of character i, or `none` if
+  // this character is not a token. Returns true if exactly two symbols are left.
   bool leaves_two(std::span<const std::int32_t> ranks) {
     const auto count = static_cast<std::int32_t>(ranks.size());
     symbols_.resize(ranks.size());
