@@ -1,5 +1,5 @@
-// Binds compiled grammars and the markers of reasoning. A request makes its token filters from these objects. Both need the bytes of all
-// tokens of the vocabulary (TokenBytes). Grammars are compiled without the GIL.
+// Binds compiled grammars, and the markers that begin and end reasoning (such as <think>). A request makes its token filters from these
+// objects. Both need the bytes of all tokens of the vocabulary (TokenBytes). Grammars are compiled without the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -31,7 +31,7 @@ class ModelHandle {
     auto last = std::move(model_);
     model_.reset();
     const WithoutGil released;
-    // A thread that waits in pump() drops its own pointer to the model then.
+    // Another thread may wait in pump() with its own pointer to the model. wake_pump() makes it drop this pointer.
     if (last && last->generates()) last->scheduler().wake_pump();
     last.reset();
   }
