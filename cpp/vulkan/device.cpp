@@ -17,12 +17,12 @@ namespace pumice::vulkan {
 namespace {
 
 // Destroys devices on other threads, because that may take seconds. The destructor of a device waits until the driver has compiled
-// pipelines, and until the device has done the recordings that leave() keeps. The thread that gives up the last reference to the device
-// must not wait so long, because it may return from a cancelled call.
+// pipelines, and until the GPU has finished the work of cancelled calls (Device::leave()). The thread that drops the last reference to the
+// device must not wait so long, because it may itself return from a cancelled call.
 class Retired {
  public:
-  // At the end of the process, the destructor of jobs_ waits for the threads. This happens before the driver's own static objects are
-  // destroyed, because this object was made after them.
+  // At the end of the process, the destructor of jobs_ waits for the threads. The driver's static objects still exist then, because this
+  // object was made after them and so is destroyed before them.
   ~Retired() {
     if (!Instance::forked()) return;
     for (Job& job : jobs_) job.thread.detach();  // the threads exist only in the parent, so this process cannot wait for them
@@ -153,7 +153,7 @@ std::uint32_t Device::memory_type(std::uint32_t allowed, Place place) const {
 
 std::uint64_t Device::free_memory() const {
   std::uint64_t total = 0, free = 0;
-  static_cast<void>(has_left());  // frees memory that was kept only for recordings that are done by now
+  static_cast<void>(has_left());  // frees memory of destroyed buffers that the GPU no longer uses
   Instance::get().memory(physical_, total, free);
   if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX)
     return free;  // the driver's budget already excludes our own allocations
@@ -277,7 +277,7 @@ std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std:
 Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what)
     : device_(std::move(device)), bytes_(std::max<std::uint64_t>(bytes, 256)) {
   device_->check_alive();
-  static_cast<void>(device_->has_left());  // frees memory that was kept only for recordings that are done by now
+  static_cast<void>(device_->has_left());  // frees memory of destroyed buffers that the GPU no longer uses
   const DeviceLimits& limits = device_->limits();
   const auto refuse = [&](std::uint64_t free) {
     fail(ErrorKind::out_of_device_memory, device_->physical().name, ": ", what, " needs ", bytes_, " bytes, ", free,

@@ -69,8 +69,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // take this lock, because the queue can execute them between two submissions of a run.
   std::timed_mutex& turn() { return turn_; }
   std::unique_lock<std::timed_mutex> take_turn(const Cancel& cancel);
-  // Keeps `recording` until the device has executed it, because no thread waits for it any more (Recording::left). take_turn() waits for
-  // such recordings. If a buffer is destroyed before they are done, its memory is kept too, because they may use the buffer.
+  // Takes over a recording for which no thread waits any more, for example after a Cancel, and keeps it until the device has executed it.
+  // take_turn() waits for such recordings. Until they are done, the memory of destroyed buffers is kept too, because they may use it.
   void leave(std::shared_ptr<Recording> recording);
   // Returns true if leave() keeps a recording that is not done. Frees the recordings that are done and, if all are done, the memory that
   // was kept for them.
@@ -125,7 +125,7 @@ class Device : public std::enable_shared_from_this<Device> {
   std::timed_mutex turn_;
   std::mutex queue_mutex_;
   mutable std::mutex left_mutex_;
-  mutable std::vector<std::shared_ptr<Recording>> left_;  // recordings that leave() keeps; some of them may be done
+  mutable std::vector<std::shared_ptr<Recording>> left_;  // recordings for which no thread waits (leave()); some may be done
   mutable std::vector<Memory> left_memory_;               // memory of destroyed buffers that the recordings in left_ may use
   mutable std::atomic<bool> any_left_{false};             // false if left_ is empty
   mutable std::atomic<std::uint64_t> allocated_{0};

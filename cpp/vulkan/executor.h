@@ -14,10 +14,10 @@ namespace pumice::vulkan {
 
 // Everything that the commands of a run depend on. Runs with equal keys in one workspace have the same commands.
 struct RecordingKey {
-  std::uint64_t executable = 0;                         // number of the executable (GpuExecutable::id_)
+  std::uint64_t executable = 0;                         // id of the executable (GpuExecutable::id_)
   std::uint64_t buffers = 0;                            // number of times a buffer was replaced (GpuWorkspace::buffers)
   std::uint64_t pace_step = 0;                          // decides the length of submissions (Device::pace_step())
-  std::uint64_t store = 0;                              // number of the caches (GpuCaches::id()); 0 without caches
+  std::uint64_t store = 0;                              // id of the caches (GpuCaches::id()); 0 without caches
   std::uint64_t pages_version = 0, states_version = 0;  // change whenever slabs change (Slabs::All::version)
   Counts counts;
   TableLayout tables;

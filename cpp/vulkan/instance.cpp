@@ -37,7 +37,7 @@ struct Messages {
   std::vector<std::string> all;
 };
 Messages& messages() {
-  static auto& here = *new Messages;  // never destroyed, because the layer may still send messages while static objects are destroyed
+  static auto& here = *new Messages;  // never destroyed, because the validation layer may still send messages at the end of the process
   return here;
 }
 VKAPI_ATTR VkBool32 VKAPI_CALL note_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
@@ -71,9 +71,9 @@ DeviceType type_of(VkPhysicalDeviceType type) {
 bool disabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_DISABLE", variant); }
 bool enabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_ENABLE", variant); }
 
-// Returns the largest of the device's matrix shapes that divides the tiles of gemm_coopmat, or a shape with m = 0 if there is none. In
-// these tiles, a subgroup has at least 32 x 32 results and handles 32 columns per step. So m must divide 32, k must divide 32, and n must
-// divide 16, because outputs are handled in two halves.
+// Returns the largest of the device's matrix shapes that the shader gemm_coopmat can use, or a shape with m = 0 if there is none. In this
+// shader, a subgroup computes at least 32 x 32 results, half of the outputs at a time, in steps of 32 columns. So m must divide 32, n must
+// divide 16, and k must divide 32.
 CooperativeShape cooperative_shape(const InstanceApi& api, VkPhysicalDevice handle) {
   CooperativeShape best;
   if (!api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) return best;
@@ -276,7 +276,7 @@ std::vector<const char*> extensions_of(const PhysicalDevice& device) {
 Instance& Instance::get() {
   static std::mutex mutex;
   static Instance* instance = nullptr;  // never destroyed, because drivers cannot safely be unloaded while the process ends
-  check_fork();                         // not after locking, because a lock that another thread held at a fork stays locked in the child
+  check_fork();                         // before locking, because a lock that another thread held at a fork stays locked in the child
   const std::lock_guard lock(mutex);
   if (instance == nullptr) {
     made_in.store(::getpid());

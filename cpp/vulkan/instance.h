@@ -66,7 +66,7 @@ std::vector<const char*> extensions_of(const PhysicalDevice& device);
 // The one Vulkan instance of this process. It is made when get() is first called, and never destroyed.
 class Instance {
  public:
-  static Instance& get();  // throws device_not_found if there is no Vulkan, and forked_device like check_fork()
+  static Instance& get();  // throws device_not_found if there is no Vulkan, and forked_device if forked()
   const InstanceApi& api() const { return api_; }
   const std::vector<PhysicalDevice>& devices() const { return devices_; }
   std::uint32_t loader_version() const { return loader_version_; }

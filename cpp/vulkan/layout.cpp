@@ -1,5 +1,5 @@
-// Each format has a function pack_NAME(), which writes the codes and scales of one block of a file to the planes of a row. All other code
-// is common to all formats.
+// Each format has a function pack_NAME(), which writes the codes and scales of one block of a file to the planes of a row
+// (shaders/layout.h). All other code is common to all formats.
 #include "vulkan/layout.h"
 
 #include <algorithm>
@@ -212,7 +212,8 @@ void pack_Q5_K(Bytes in, const Planes& row, std::int64_t b) {
 
 void pack_Q6_K(Bytes in, const Planes& row, std::int64_t b) {
   std::uint8_t codes[256];
-  // Each 64 bytes hold 128 weights. Weight 32 j + i is in byte 32 (j % 2) + i: in the low half if j < 2, otherwise in the high half.
+  // Each 64 bytes hold the low 4 bits of 128 codes. Those of code 32 j + i are in byte 32 (j % 2) + i, in its low half if j < 2, otherwise
+  // in its high half.
   for (int sub = 0; sub < 8; ++sub) {
     const int j = sub % 4;
     for (int i = 0; i < 32; ++i) codes[32 * sub + i] = in[sub / 4 * 64 + j % 2 * 32 + i] >> (j / 2 * 4) & 15;

@@ -50,7 +50,7 @@ std::int64_t GpuLowering::rows_per_binding(std::initializer_list<View> views) co
 
 std::vector<GpuLowering::Block> GpuLowering::blocks(Rows kind, std::initializer_list<View> views, bool int8) const {
   std::int64_t most = rows_per_binding(views);
-  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // a block of quantized rows must begin at a multiple of 256 bytes
+  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // so that each block of quantized rows begins at a multiple of 256 bytes
   std::vector<Block> result;
   const std::int64_t count = run_.counts.of(kind);
   for (std::int64_t first = 0; first < count; first += most) result.push_back({first, std::min(most, count - first)});

@@ -138,8 +138,8 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   d.bind(meta());
   d.bind(tables.parts == 1 ? rows(op.out, block, true) : partials.binding);
   const auto [bias_at, slopes_at, sinks_at, places_at] = bind_vectors(d, {op.bias, op.slopes, op.sinks, op.places});
-  // Binds by_query and by_key for all rows of the batch and not only for the block, because a query may attend to a key in any row. place()
-  // has checked that one binding can hold all rows.
+  // Binds by_query and by_key for all rows of the batch and not only for the block, because a query may attend to a key in any row. One
+  // binding can hold all rows, because place() (plan.cpp) throws otherwise.
   if (placed) d.bind(rows(by_place(op), {0, run_.counts.tokens}, false));
   const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
   d.set_push(

@@ -22,8 +22,8 @@ std::vector<GpuLowering::StateRange> GpuLowering::state_ranges(StateId state) co
   return ranges;
 }
 
-// Binds the states that a dispatch reads and those that it writes. If the dispatch writes no state, `unused` is bound instead, which is a
-// range that the dispatch writes anyway.
+// Binds the states that a dispatch reads and those that it writes. If the dispatch writes no state, `unused` is bound in their place,
+// because each binding needs a buffer. `unused` is a range that the dispatch writes anyway.
 void GpuLowering::bind_states(Dispatch& d, const StateRange& from, const StateRange& to, const Binding& unused) const {
   const auto bytes = [](const StateRange& range) { return static_cast<std::uint64_t>(range.states) * range.words * 4; };
   d.bind({from.at.buffer, from.at.offset, bytes(from)});

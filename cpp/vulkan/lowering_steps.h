@@ -31,9 +31,10 @@ using Work = std::variant<KeyedDispatch, Copy>;
 // How a product is computed: with float activations, with int8 activations, or on cooperative matrices.
 enum class Form : std::uint8_t { floats, int8, cooperative };
 
-// The products of Experts with many rows (kRowsListed), where an expert has `rows` pairs on average. listed_few() returns whether they use
-// matvec, because experts have few pairs. listed_tile() returns their tile. All products of one operation use the same list of pairs, so
-// their tiles have the same number of tokens.
+// Settings for the products of Experts with many rows (kRowsListed). A pair is a row and one of its experts, and `rows` is the average
+// number of pairs per expert. If this number is small, listed_few() returns true, and the products use the shader matvec. listed_tile()
+// returns the tile of the products. All products of one operation use the same list of pairs, so their tiles have the same number of
+// tokens.
 constexpr bool listed_few(std::int64_t rows) { return 2 * rows <= kFewRows; }
 LinearTile listed_tile(const PhysicalDevice& device, Form form, std::int64_t rows);
 
@@ -84,7 +85,7 @@ class GpuLowering {
     const GpuMatrix* stack = nullptr;
     const RowRange* piece = nullptr;
     std::int64_t matrix_first = 0, matrices = 0, first = 0, rows = 0;
-    // Returns the offset in words of the first of these rows from the beginning of the piece.
+    // Returns the offset of the strip's first row from the beginning of the piece, in words.
     std::int64_t at() const { return (matrix_first * stack->rows_each() + first - piece->first) * stack->row_words; }
   };
   // Rows of floats or of 8-bit activations in a binding. `at` is the offset of the first row in words, and `stride` is the number of words
@@ -98,7 +99,7 @@ class GpuLowering {
     RowsAt in, out, residual, route;  // `route` is the output of Route for kRowsOfPairs, and the list of pairs for kRowsListed
     uint rows = params::kRowsAll;
     std::int64_t tokens = 0;     // number of rows of `in`, or number of pairs for kRowsOfPairs and kRowsListed
-    std::int64_t tile_rows = 0;  // number of rows by which the tile is chosen: for Experts, the average number of pairs per expert
+    std::int64_t tile_rows = 0;  // the tile is chosen for this number of rows; for Experts, the average number of pairs per expert
     VectorId bias = VectorId::none, bias2 = VectorId::none;
     Form form = Form::floats;
     // The caller sets activation, scale, softcap, alphas, limit, shift, in_step, out_step and chosen, and in `has` only kHasWeight or
@@ -110,9 +111,9 @@ class GpuLowering {
     Binding binding;
   };
 
-  // lowering_rows.cpp
+  // These functions belong to lowering_rows.cpp.
   void gather(const View& out, MatrixId table, uint index_at, float scale, bool add);
-  // lowering_products.cpp
+  // These functions belong to lowering_products.cpp.
   Form form_of(std::int64_t rows, bool int8, bool precise) const;  // returns the form of a product of `rows` rows of activations
   void quantize(const View& in);
   void quantize(const RowsAt& in, const Binding& out, std::int64_t count, std::int64_t cols);
@@ -123,12 +124,12 @@ class GpuLowering {
   RowsAt rows_at(const View& v, const Block& block, bool written) const;
   void product(const Product& p, const Strip& w, const Strip& w2);
 
-  // lowering_experts.cpp
+  // These functions belong to lowering_experts.cpp.
   void experts(const ExpertsStep& step, const Block& block);
   RowsAt sorted(const ExpertsStep& step, const Block& block, const ExpertArea& area, std::int64_t tile_rows);
   void fold(const ExpertsStep& step, const Block& block, const RowsAt& results);
   Binding scratch(std::uint64_t at, std::uint64_t bytes, bool written) const { return {run_.buffers.scratch, at, bytes, written}; }
-  // lowering_attention.cpp
+  // These functions belong to lowering_attention.cpp.
   KvFormat format_of(Pages pages) const { return pages == Pages::cache ? run_.format : KvFormat::f32; }
   std::vector<PageRange> page_ranges(Pages pages, CacheId cache, const PageWords& words) const;
   void rope_store(const RopeStore& op, const Block& block, const PageRange& range, const PageWords& words, bool first);
@@ -137,14 +138,14 @@ class GpuLowering {
   void merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles, const Partials& partials);
   std::int64_t most_keys(const AttendShape& shape) const;
 
-  // lowering_recurrent.cpp
+  // These functions belong to lowering_recurrent.cpp.
   std::vector<StateRange> state_ranges(StateId state) const;
   void bind_states(Dispatch& d, const StateRange& from, const StateRange& to, const Binding& unused) const;
   void conv(const ConvStep& step, const SpanBlock& block, const StateRange& from, const StateRange& to);
   void scan_gates(const Scan& op, const SpanBlock& block, const ScanArea& area);
   void scan(const ScanStep& step, std::size_t block, const ScanArea& area, const StateRange& from, const StateRange& to);
 
-  // Views and buffers.
+  // These functions handle views and buffers.
   Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }
   uint stride(const View& v) const { return word(slot_stride(run_.plan.program.slots[static_cast<std::size_t>(v.slot)].width)); }
   uint lanes(std::int64_t wanted) const { return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations))); }

@@ -17,7 +17,8 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
 // the products has a limit.
 constexpr std::int64_t kMostExpertRows = 2048;
 
-// Returns the number of bytes that one pair takes in scratch memory, where a product of Experts writes `width` floats for each pair.
+// A pair is a row and one of the experts that are chosen for it. Returns the number of bytes that one pair takes in scratch memory, where a
+// product of Experts writes `width` floats for each pair.
 std::uint64_t pair_bytes(std::int64_t width) { return static_cast<std::uint64_t>(slot_stride(width)) * 4; }
 
 // Returns the number of bytes that Experts needs for 8-bit activations. The activations of `up` and of `down` use the same memory, so the
@@ -246,13 +247,13 @@ GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& 
 }
 
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
-  // For each row there are 6 words (id, type, position, selected row, cell, kept cell) and entries in two segment tables, with one page
-  // each.
+  // In the worst case, each row is a segment of its own. It then has 6 words (id, type, position, selected row, cell, kept cell) and, in
+  // each of the two segment tables, an entry and a list of one page.
   std::uint64_t words = 6 + 2 * (params::kSegmentWords + 1);
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();
   words += params::kTileWords * plan.attends.size();
-  // In the worst case, each row is a span of its own and saves a state.
+  // Each row is then also a span of its own. It may save a state, which takes 2 words.
   words += params::kSpanWords * plan.spans.size() + (plan.program.states.empty() ? 0 : 2);
   for (const Op& op : plan.program.ops) {
     if (const auto* top = std::get_if<Top>(&op))
@@ -273,7 +274,7 @@ std::uint64_t state_words(const StateShape& shape) {
 ExpertArea expert_area(const ExpertsStep& step, std::int64_t rows) {
   ExpertArea area;
   const std::int64_t pairs = std::min(rows, step.block_rows) * step.chosen;
-  // The smallest tiles, because they need the longest list.
+  // The list is sized for the smallest tiles, because they need the longest list.
   const std::int64_t tiles = params::list_tiles(pairs, step.experts, kLeastListedTokens);
   area.list_bytes = static_cast<std::uint64_t>(params::list_words(pairs, tiles)) * 4;
   area.hidden_at = aligned(area.list_bytes);

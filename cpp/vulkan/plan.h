@@ -97,17 +97,18 @@ struct Areas {
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::span<const std::vector<SpanBlock>> spans,
             std::int64_t kept_pages, std::uint64_t range);
 
-// The memory of a Scan in a run's scratch memory. One binding holds it all. It contains the factors of each row and head of a block, and
-// two sets of matrices. A segment that continues in the next block leaves its matrices there. Two sets are needed, because within one block
-// a segment may end that began earlier, and another segment may begin that continues. Even blocks read the first set and write the second,
-// odd blocks the other way round.
+// The range of a run's scratch memory that a Scan uses. One binding holds the whole range. It contains the factors of each row and head of
+// a block, and two sets of state matrices. If a segment continues in the next block, its matrices are passed on in a set. Even blocks read
+// the first set and write the second, odd blocks the other way round. With a single set, a segment that begins in a block and continues
+// could overwrite the matrices of a segment that ends in the same block.
 struct ScanArea {
   std::uint64_t carry_at[2] = {}, bytes = 0;  // carry_at has the byte offsets of the two sets, both 0 if there is only one block
 };
 ScanArea scan_area(const Scan& op, std::span<const SpanBlock> blocks);
 
-// The memory of Experts in a run's scratch memory, for a block of `rows` rows. It contains the list of pairs (sort.comp) at list_at, and
-// for each pair a row with the results of `up` (at hidden_at) and a row with the results of `down` (at results_at). Offsets are in bytes.
+// The range of a run's scratch memory that Experts uses for a block of `rows` rows. A pair is a row and one of its experts. The range
+// contains the list of pairs (sort.comp) at list_at, and for each pair a row with the results of `up` (at hidden_at) and a row with the
+// results of `down` (at results_at). Offsets are in bytes.
 struct ExpertArea {
   std::uint64_t list_at = 0, hidden_at = 0, results_at = 0, bytes = 0;
   std::uint64_t list_bytes = 0;

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-// Declares the labels of shaders.S, which begin and end the SPIR-V of a shader, as arrays.
+// Declares two arrays for each shader. They are labels in shaders.S, at the beginning and at the end of the shader's SPIR-V.
 #define PUMICE_SHADER(name, path) \
   extern "C" __attribute__((visibility("hidden"))) const std::uint32_t pumice_spirv_##name[], pumice_spirv_end_##name[];
 #include "shaders.def"

@@ -63,7 +63,7 @@ void Slabs::grow(All& now, std::int32_t units) {
     if (end - begin == 1 && wanted == held) continue;
     const std::uint64_t needed = static_cast<std::uint64_t>(wanted - held) * unit_bytes_ + static_cast<std::uint64_t>(wanted) * widest_;
     if (needed > device_->free_memory()) continue;
-    // If has_left() is true, a copy would not begin before the recordings of Device::leave() are done, which may take seconds.
+    // If has_left() is true, a copy would have to wait for the work of cancelled calls, which may take seconds.
     if ((!turn.owns_lock() && !turn.try_lock_for(kPatience)) || device_->has_left()) return;
     for (std::size_t p = 0; p < plane_bytes_.size(); ++p) {
       if (!move_plane(std::span(now.slabs).subspan(begin, end - begin), p, wanted)) return;
@@ -141,8 +141,8 @@ void Slabs::copy(std::int32_t from, std::int32_t to) {
   if (recording->left()) device_->leave(std::move(recording));  // later runs are safe, because they follow the copy in the device's queue
 }
 
-// Divides the parts of the units `ids` into lists, and calls each() for one list after another. The parts of a list fit into the staging
-// buffer, which has at most 32 MiB.
+// Collects the parts of the units `ids` (a unit has one part in each plane), divides them into lists, and calls each() for one list after
+// another. The parts of a list fit into the staging buffer, which has at most 32 MiB.
 void Slabs::through_staging(std::span<const std::int32_t> ids, std::uint64_t stride, Place place,
                             const std::function<void(const Buffer& staging, std::span<const Part> parts)>& each) const {
   if (plane_bytes_.empty() || ids.empty()) return;

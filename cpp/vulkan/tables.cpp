@@ -64,8 +64,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   return at;
 }
 
-// Appends the page list of each segment. These lists grow from run to run. They come near the end of meta, so that their growth does not
-// move the tables whose offsets are in recordings.
+// Appends the page list of each segment. These lists grow from run to run, so they come near the end of the buffer. Otherwise their growth
+// would move other tables, whose offsets are fixed in recorded commands.
 void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
   std::int64_t next = 0;
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
@@ -101,8 +101,8 @@ std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const 
   return at;
 }
 
-// Appends the reported ids and the masks of a Top, and completes its row table. Ids and masks come at the end of meta, like the page lists,
-// because their number changes from run to run.
+// Appends the reported ids and the masks of a Top, and completes the row table that put_top() began. Ids and masks come at the end of the
+// buffer, like the page lists, because their number changes from run to run.
 void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r + 1 < batch.reported_first.size(); ++r) {
     const auto first = static_cast<std::size_t>(batch.reported_first[r]),
@@ -203,7 +203,7 @@ std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segme
 }
 
 // Appends the table of spans for each block. A save is an instruction to write the state after a certain row. Word 5 of a span is the index
-// of its first save among the saves of all segments. fill_saves() replaces this index by an offset in meta.
+// of its first save among the saves of all segments. fill_saves() replaces this index by an offset in the buffer.
 void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<SpanBlock>& blocks) {
   static_assert(params::kSpanWords == 7);
   std::vector<std::size_t> saves_before = {0};  // entry s is the number of saves of the segments before segment s
@@ -230,8 +230,8 @@ void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<S
   }
 }
 
-// Appends the saves of all segments. Their number changes from run to run. They come near the end of meta, so that such a change does not
-// move the tables whose offsets are in recordings.
+// Appends the saves of all segments. Their number changes from run to run, so they come near the end of the buffer. Otherwise a change
+// would move other tables, whose offsets are fixed in recorded commands.
 void Tables::fill_saves(const Batch& batch) {
   const std::uint32_t saves_at = here();
   for (const Segment& s : batch.segments)

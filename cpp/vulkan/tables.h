@@ -79,7 +79,7 @@ std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segme
 struct TableRequest {
   const Program& program;
   const ProgramFacts& facts;
-  // The lists and flags of GpuPlan.
+  // These members are copied from the members of GpuPlan with the same names.
   std::span<const RopeTable> ropes;
   std::span<const Temperature> temperatures;
   std::span<const AttendShape> attends;

@@ -1,5 +1,5 @@
-// The tiles of products with weights. A tile is the part of a product that one workgroup computes: its number of lanes, of rows of the
-// batch (`tokens`) and of rows of weights (`outputs`). LinearParams in params.h describes how the shaders use tiles.
+// The tiles of products with weights. A tile is the part of a product that one workgroup of `lanes` lanes computes, for `tokens` rows of
+// the batch and `outputs` rows of weights. LinearParams in params.h describes how the shaders use tiles.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ inline constexpr std::int64_t kFewRows = 8;
 
 // Tiles of matvec for few rows, sorted by `tokens`. A group of 64 lanes computes `outputs` outputs for `tokens` rows at once.
 inline constexpr LinearTile kMatvecTiles[] = {{64, 1, 4}, {64, 2, 4}, {64, 4, 4}, {64, 8, 2}};
-// Tiles of gemm for many rows, sorted by `tokens`. They fit the smallest limits that Vulkan allows. LANES = TOKENS x OUTPUTS / (8 R) is at
-// most 128, where R is the number of tokens per lane. The shared memory of (TOKENS + OUTPUTS) x 80 + 128 + TOKENS x 4 bytes is at most 16
-// KiB.
+// Tiles of gemm for many rows, sorted by `tokens`. They fit the smallest limits that Vulkan allows, 128 lanes and 16 KiB of shared memory.
+// A tile has tokens x outputs / (8 R) lanes, where R is the number of tokens per lane, and needs (tokens + outputs) x 80 + 128 + tokens x 4
+// bytes of shared memory.
 inline constexpr LinearTile kGemmTiles[] = {{64, 32, 64}, {64, 64, 64}};
 // Minimum number of tokens in a tile that listed_tile() (lowering_steps.h) returns.
 inline constexpr std::int64_t kLeastListedTokens = 2;

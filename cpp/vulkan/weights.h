@@ -31,7 +31,7 @@ struct GpuMatrix {
 };
 struct GpuVector {
   std::string name;
-  std::int64_t size = 0, indices = 0;  // number of values, and VectorShape::indices
+  std::int64_t size = 0, indices = 0;  // number of values; rows that a table needs if the values are row indices
   std::uint64_t at = 0;                // byte offset from the start of the first vector
 };
 // A range of vectors that one binding can hold.
