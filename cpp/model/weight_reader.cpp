@@ -369,14 +369,15 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   ++(in_bytes ? in_bytes_ : not_in_bytes_);
 }
 
-// Returns the format of a matrix after a change of its weights. It is F16 if the matrix is quantized in blocks, because the new weights do
-// not fit the blocks' scales. Otherwise it is the matrix's own format, or F32 with compute="float32".
+// Returns the format that a matrix gets when an adapter changes its weights. It is F16 if the matrix is quantized in blocks, because the
+// new weights do not fit the blocks' scales. Otherwise it is the matrix's own format, or F32 with compute="float32".
 Format WeightReader::changed_format(const Matrix& matrix) const {
   if (info(matrix.format).block > 1) return Format::F16;
   return compute_ == Compute::float32 ? Format::F32 : matrix.format;
 }
 
-// Changes how `matrix` is read. `add` adds an adapter to the rows in float32. The rows are then packed in format `kept`.
+// Makes `matrix` add an adapter to its rows whenever they are read. `add` does this in float32, and the rows are then packed in the format
+// `kept`.
 void WeightReader::merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const {
   if (!add) return;
   repack(matrix, kept, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });

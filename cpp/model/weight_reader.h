@@ -1,5 +1,5 @@
 // WeightReader adds the weights of a model to a description, role by role. For each role it finds the tensor by name, checks its shape and
-// format, adds adapters, and converts the format for load(quantize=). The data of large tensors are not read yet.
+// format, adds adapters, and converts the format for load(quantize=). The data of large tensors are read later, by Matrix::read.
 #pragma once
 
 #include <map>
@@ -37,8 +37,8 @@ class WeightReader {
   // files.
   Taps read_taps(Role role, std::size_t layer) const;
   [[noreturn]] void missing_bias(Role role, std::size_t layer) const { names_.missing(role, layer, "bias"); }
-  // Sets the matrix of a head that is tied to the token embedding to the embedding's matrix. If the embedding or the head has an adapter,
-  // the head gets its own matrix, which is read from the same tensor, because an adapter of one of the two must not change the other.
+  // Gives a tied head the matrix of the token embedding. If the embedding or the head has an adapter, the head gets a matrix of its own
+  // that is read from the embedding's tensor, because an adapter of one of the two must not change the other.
   void tie_head(Parameter& head);
 
   // Gives the decoder of an MLM head a matrix of its own, which is read from the token embedding's tensor. This matrix is used for

@@ -10,7 +10,7 @@ namespace pumice::quantize {
 
 namespace {
 
-constexpr std::int64_t kSearched = 16;  // number of rows that one job packs by search
+constexpr std::int64_t kSearched = 16;  // number of rows that one job of search_rows() packs
 
 void search_rows(Format format, const float* weights, std::int64_t rows, std::int64_t cols, std::uint8_t* packed, const Parallel& parallel,
                  const Cancel& cancel) {

@@ -46,8 +46,8 @@ void subtract_products(float* a, std::int64_t stride, std::int64_t first, std::i
   }
 }
 
-// Computes the factor's numbers in row r, columns [column, end). The products of the columns before `column` must already be subtracted,
-// and the rows before r must be final in these columns.
+// Computes the numbers of L in row r, columns [column, end). subtract_products() must already have subtracted the products of the columns
+// before `column`, and the rows before r must be final in columns [column, end).
 void solve_row(float* a, std::int64_t stride, std::int64_t r, std::int64_t column, std::int64_t end) {
   float* row = a + r * stride;
   for (std::int64_t c = column; c < std::min(end, r + 1); ++c) {

@@ -122,8 +122,8 @@ class Rows {
     for (int sub = 0; sub < kSubs; ++sub) {
       const std::int64_t first = block + sub * kSub;
       if constexpr (kSubs > 1) {
-        // The earlier sub-blocks have changed the targets of this sub-block since the block's scales were chosen, so its scale is chosen
-        // again.
+        // The earlier sub-blocks have changed the targets of this sub-block since the block's scales were chosen, so the scale of this
+        // sub-block is chosen again.
         for (int v = 0; v < kVectors && sub > 0; ++v) {
           search::Scales<f>& scales = scales_[block / kBlock * kVectors + v];
           targets(first, sums + sub * kSub, v, kSub, x);

@@ -17,8 +17,8 @@ namespace pumice::quantize {
 using Parallel = std::function<void(std::int64_t jobs, const std::function<void(std::int64_t index)>& job)>;
 
 struct FeedbackOptions {
-  // Factor of the numbers off the diagonal of H. Below 1, a column compensates less for the errors of columns that correlate with it only
-  // by chance, because there are few texts.
+  // The numbers off the diagonal of H are multiplied by this factor. If there are few texts, some columns correlate only by chance. With a
+  // factor below 1, a column compensates less for the errors of such columns.
   float coupling = 0.7f;
   float damping = 0.01f;  // number that is added to the diagonal, as a multiple of the diagonal's mean
   int passes = 2;         // number of passes of coordinate descent

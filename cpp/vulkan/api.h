@@ -145,7 +145,7 @@ struct InstanceApi {
   // Opens libvulkan, or the library that PUMICE_VULKAN_LIBRARY names, and looks up the functions of PUMICE_VULKAN_GLOBAL. On failure,
   // throws device_not_found with the reason and with what to install.
   void open();
-  void load(VkInstance instance);  // looks up the other functions
+  void load(VkInstance instance);  // looks up all other functions of this table
 };
 
 struct DeviceApi {

@@ -38,7 +38,7 @@ class GpuWorkspace final : public Workspace {
 
   const std::shared_ptr<Device> device;
   std::shared_ptr<Buffer> scratch, meta, in, out;
-  std::uint64_t buffers = 0;     // number of times a buffer was replaced; recordings made before the last replacement are void
+  std::uint64_t buffers = 0;     // number of times a buffer was replaced; older recordings use the old buffer
   std::list<Recorded> recorded;  // the recording that was used last comes first
   Tables tables;
   std::atomic<bool> busy{false};

@@ -175,7 +175,7 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .distances_at = step.distances >= 0 ? run_.tables.distances_at[static_cast<std::size_t>(step.distances)] : 0});
   const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));
   // Estimates the number of loaded values (`values`). A tile loads each key and value only once for all of its queries, so the number of
-  // pairs is divided by the number of queries per tile.
+  // pairs of query and key is divided by the number of queries per tile.
   const double dims = shape.key_dim + shape.value_dim, values = pairs / (tables.tile.rows * tables.tile.heads) * dims;
   push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 2 * pairs * dims,
        values * (format == KvFormat::f32   ? 4

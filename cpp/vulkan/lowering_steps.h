@@ -79,8 +79,8 @@ class GpuLowering {
     std::int64_t first = 0, states = 0;
     std::uint64_t words = 0;
   };
-  // Rows [first, first + rows) of each of the matrices [matrix_first, matrix_first + matrices) of a stack, which all lie in `piece` (one of
-  // GpuMatrix::pieces). A single matrix counts as a stack of one matrix.
+  // Rows [first, first + rows) of each of the matrices [matrix_first, matrix_first + matrices) of a stack. All these rows lie in `piece`,
+  // one of GpuMatrix::pieces. A single matrix counts as a stack of one matrix.
   struct Strip {
     const GpuMatrix* stack = nullptr;
     const RowRange* piece = nullptr;

@@ -29,8 +29,8 @@ std::uint64_t expert_quantized_bytes(const ExpertsStep& step, std::int64_t rows)
   return bytes_of(std::min(rows, step.block_rows), std::max(up, down) * 4);
 }
 
-// Sizes of the contents of a ScanArea. gate_bytes() returns the number of bytes for the factors of one row, and carry_bytes() the number of
-// bytes for the matrices of one segment.
+// For a ScanArea, gate_bytes() returns the number of bytes that the factors of one row take, and carry_bytes() the number of bytes that the
+// state matrices of one segment take.
 std::uint64_t gate_bytes(const Scan& op) { return static_cast<std::uint64_t>(op.step.width) * params::kGateWords * 4; }
 std::uint64_t carry_bytes(const Scan& op) { return aligned(state_words({op.step.width, op.key_dim, op.value_dim}) * 4); }
 

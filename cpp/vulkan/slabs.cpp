@@ -171,8 +171,8 @@ void Slabs::through_staging(std::span<const std::int32_t> ids, std::uint64_t str
   each(*staging, parts);
 }
 
-// Returns the copies between `parts` and staging memory, where the parts lie one after another. Successive parts in the same buffer are
-// regions of one copy.
+// Returns commands that copy `parts` to the staging buffer, or back. In the staging buffer the parts lie one after another. Successive
+// parts in the same device buffer are regions of one copy.
 std::vector<Command> Slabs::copies(const Buffer& staging, std::span<const Part> parts, bool to_staging) {
   std::vector<Command> commands;
   std::uint64_t at = 0;

@@ -63,7 +63,7 @@ struct SpanShape {
   std::int64_t rows = 1;        // maximum number of rows in a span
   std::int64_t block_rows = 1;  // maximum number of rows in a block; a dispatch handles the spans of one block
   std::int64_t reach = 0;       // number of earlier rows of the segment that a row needs; 1 for Scan, whose state contains all earlier rows
-  bool chained = false;         // true for Scan, whose spans continue from one another, so a block has only one span of a segment
+  bool chained = false;         // true for Scan: a span needs the results of the span before, so a block has only one span of a segment
   bool stateful = false;        // whether the operation has a state
   bool operator==(const SpanShape&) const = default;
 };
@@ -79,7 +79,7 @@ std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segme
 struct TableRequest {
   const Program& program;
   const ProgramFacts& facts;
-  // These members are copied from the members of GpuPlan with the same names.
+  // These members come from the members of GpuPlan with the same names.
   std::span<const RopeTable> ropes;
   std::span<const Temperature> temperatures;
   std::span<const AttendShape> attends;
