@@ -1,6 +1,6 @@
-// Computes the upper triangular V with A = V V' in three steps: the rows and columns of A are put in reverse order, the result is factored
-// as L L' with a lower triangular L, in strips of 64 columns, and V is L with its rows and columns in reverse order. Sums run over the
-// columns in ascending order, in four lanes, so that results do not depend on the number of threads.
+// Computes the upper triangular V with A = V V'. First the rows and columns of A are put in reverse order. The result is factored as L L'
+// with a lower triangular L, in strips of 64 columns. V is L with its rows and columns in reverse order. Sums run over the columns in
+// ascending order, in four lanes, so that results do not depend on the number of threads.
 #include "quantize/cholesky.h"
 
 #include <algorithm>

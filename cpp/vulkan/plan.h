@@ -97,10 +97,10 @@ struct Areas {
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::span<const std::vector<SpanBlock>> spans,
             std::int64_t kept_pages, std::uint64_t range);
 
-// The range of a run's scratch memory that a Scan uses. One binding holds the whole range. It contains the factors of each row and head of
-// a block, and two sets of state matrices. If a segment continues in the next block, its matrices are passed on in a set. Even blocks read
-// the first set and write the second, odd blocks the other way round. With a single set, a segment that begins in a block and continues
-// could overwrite the matrices of a segment that ends in the same block.
+// The range of a run's scratch memory that a Scan uses. One binding holds the whole range. The range contains the factors of each row and
+// head of a block, and two sets of state matrices. A segment that continues in the next block passes its matrices on in a set. Even blocks
+// read the first set and write the second, odd blocks the other way round. With a single set, a segment that begins in a block and
+// continues could overwrite the matrices of a segment that ends in the same block.
 struct ScanArea {
   std::uint64_t carry_at[2] = {}, bytes = 0;  // carry_at has the byte offsets of the two sets, both 0 if there is only one block
 };

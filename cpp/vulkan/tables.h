@@ -62,7 +62,7 @@ struct AttendTables {
 struct SpanShape {
   std::int64_t rows = 1;        // maximum number of rows in a span
   std::int64_t block_rows = 1;  // maximum number of rows in a block; a dispatch handles the spans of one block
-  std::int64_t reach = 0;       // number of earlier rows of the segment that a row needs; 1 for Scan, whose state contains all earlier rows
+  std::int64_t reach = 0;       // number of earlier rows of the segment that a row needs; 1 for Scan, because a state sums up all of them
   bool chained = false;         // true for Scan: a span needs the results of the span before, so a block has only one span of a segment
   bool stateful = false;        // whether the operation has a state
   bool operator==(const SpanShape&) const = default;
