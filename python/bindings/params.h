@@ -9,8 +9,8 @@ namespace pumice::bindings {
 
 struct GenerateParams {
   engine::GenerateParams engine;
-  // Python objects, or None. RequestHandle makes a token filter from `grammar` and a drafter from `draft`, passes on `reasoning`, and calls
-  // `logits_processor`.
+  // Python objects, or None. RequestHandle makes a token filter from `grammar` and a drafter from `draft`, gives `reasoning` to the engine,
+  // and calls `logits_processor`.
   pybind11::object grammar = pybind11::none();           // CompiledGrammar
   pybind11::object reasoning = pybind11::none();         // ReasoningMarks
   pybind11::object draft = pybind11::none();             // Model

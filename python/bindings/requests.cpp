@@ -32,7 +32,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
     if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
-    // max_seconds have passed. The reason is "cancelled", as for a request that the caller itself closes at a time limit.
+    // A request ends at its deadline as if the caller had closed it then.
     if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";
     if (n.reasoning_cut >= 0) item["reasoning_cut"] = n.reasoning_cut;
     if (logprobs) {
@@ -107,8 +107,8 @@ class RequestHandle {
   }
 
  private:
-  // Calls the logits processors in the calling thread. So their exceptions reach the caller that gave them, and other requests do not wait
-  // for them.
+  // Calls the logits processors in the caller's thread, so that the caller gets the exceptions of its own processors, and other requests do
+  // not wait for them.
   void process_logits() {
     const std::vector<engine::Request::Shown> shown = [&] {
       const WithoutGil released;
@@ -134,8 +134,8 @@ class RequestHandle {
   bool logprobs_ = false;
 };
 
-// Waits for events of those requests of a model for which start() was called. A Pump keeps the model alive, so Python deletes the Pump when
-// no such request is left.
+// Waits for events of those requests of a model for which start() was called. A Pump keeps the model alive, so the Python code
+// drops it when no such request is left.
 class Pump {
  public:
   explicit Pump(const ModelHandle& handle) : model_(handle.get()) { model_->scheduler(); }
@@ -228,7 +228,8 @@ py::tuple load_prefix(const ModelHandle& handle, const py::str& path) {
 }  // namespace
 
 void bind_requests(py::module_& module, py::class_<ModelHandle>& model) {
-  // The class is defined before the function that returns a Request, because pybind11 writes its name into that function's docstring.
+  // The class Request is defined before the function that returns one, because pybind11 writes the name of the class into the docstring of
+  // the function.
   py::class_<RequestHandle> request(module, "Request");
   py::class_<Pump>(module, "Pump")
       .def(py::init<const ModelHandle&>(), "model"_a)
