@@ -69,7 +69,7 @@ class _Reader:
         self._depth = 0
         self._string = False
         self._escaped = False  # whether the next character belongs to an escape sequence
-        self._spelt: list[str] | None = None  # the text of the current string if it is a key or a name, else None
+        self._spelt: list[str] | None = None  # the text of the current string if it is a key or a call's name, else None
         self._key = ""
         self._value = False  # True from the colon of a key on until the next comma
         self._keys_at = 0  # nesting depth at which the keys of the current call are, or 0 outside of calls
@@ -229,8 +229,8 @@ class ArrivingCalls:
         deltas: list[CallDelta] = []
         for call, name, arguments in news:
             if call >= len(self._sent):
-                # Without a name, this is no new call, but a second value after the arguments of the region's only call. The response parser
-                # will refuse the region.
+                # A call without a name is none. The text has a second JSON value after the arguments of its only call, so the response
+                # parser will refuse it.
                 if name is None:
                     break
                 deltas.append(self._first(name, arguments))

@@ -294,8 +294,7 @@ class Chats:
             if shape.anchor is not None:
                 opened = shape.last_part(text)
             else:
-                # The part of `text` behind the rendered conversation without its last message. If `text` does not begin with the latter,
-                # the part begins at the first difference.
+                # `text` without the beginning that it shares with the rendered conversation before the last message.
                 opened = text[len(os.path.commonprefix([template.render(before, False, **variables), text])) :]
         except ChatTemplateError:  # the template refuses a conversation without the last message
             opened = text
@@ -305,8 +304,8 @@ class Chats:
             ) from None
         key = question.continued[0]
         found = ResponseParser(shape, prompt=opened, calls=calls).kind
-        # The kind of text that should be found at the end of the message. A content may itself contain the markers of reasoning (if the
-        # chat template has no key for it), so the content is parsed to find out whether it ends inside the reasoning.
+        # The kind of text that should be found at the end of the message. If the chat template has no key for reasoning, the content may
+        # contain reasoning between its markers, so the content is parsed to find out whether it ends inside reasoning.
         meant = "reasoning" if key != "content" else ResponseParser(shape, prompt=last["content"], calls=calls).kind
         if found == "tool_call":
             raise ChatTemplateError("continue_final=True: the last message ends inside of a tool call, which cannot be continued")

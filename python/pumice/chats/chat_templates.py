@@ -208,8 +208,8 @@ class ChatTemplate:
             content = message.get("content")
             if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
                 unseen.append(i)
-        # Most of these messages are in the prompt in a changed form. One rendering, in which each message has a mark of its own, shows
-        # which messages are really missing.
+        # Most of these messages are in the prompt, but in a changed form. So the conversation is rendered with a different mark in place of
+        # each of them. A message whose mark is absent is really missing.
         if len(unseen) > 1:
             marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
             changed = self._with_marks(variables, marks, now)

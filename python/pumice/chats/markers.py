@@ -20,14 +20,14 @@ from typing import Any
 MAX_SOURCE = 1 << 10  # maximum length of a pattern in characters
 MAX_PROGRAM = 2048  # maximum number of steps of a compiled pattern; the patterns in response_templates.py need at most 153
 MAX_DEPTH = 50  # maximum nesting depth of groups
-MAX_FIRST = 24  # re searches for the first characters of a marker: for fewer than this many
+MAX_FIRST = 24  # re searches for the first characters of a marker, and for at most MAX_FIRST - 1 of them
 MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and thus the most text that a Scanner holds back
 MAX_LEAD = 256  # maximum number of blanks before a marker that count as part of it
 MAX_MOVES = 1 << 9  # maximum number of transitions that a state caches
-MAX_TRIED = 1 << 26  # maximum of program steps times characters of a match, which limits the memory of Pattern.parts()
+MAX_TRIED = 1 << 26  # maximum of (program steps x characters of a match), which limits the memory of Pattern.parts()
 WORK = 4  # find_all() may examine this many characters per character of the text, on average
-# A search may compute transitions that are not cached. This takes program steps, of which it may spend BUILDING per character of text, and
-# FREE_BUILDING in addition.
+# Maximum number of program steps that a search may spend on computing transitions that are not cached. It is FREE_BUILDING, plus BUILDING
+# per character of the text.
 BUILDING = 64
 FREE_BUILDING = 1 << 19
 
@@ -254,8 +254,8 @@ class Pattern:
         if start is None or start.accepts:
             raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
         self.start: State = start
-        # A pattern with which `re` finds where a match may begin. "" means that all alternatives begin with the anchor `$`. Such a pattern
-        # is never found.
+        # A pattern with which `re` finds where a match may begin. It is "" if all alternatives begin with the anchor `$`.
+        # Then there is no search, because no character can follow `$`.
         self.first = _Firsts(self).found()
 
     def _compiled(self, tree: _Node) -> State | None:
@@ -288,7 +288,7 @@ class Pattern:
             self._emit(node.parts[0])
             program.append(("save", node.source, 1))
         elif node.kind in ("seq", "look"):
-            # Saves the end of the match, because a (?=...) is not part of the match.
+            # Saves the current position as the end of the match, because the text of a (?=...) is not part of the match.
             if node.kind == "look":
                 program.append(("save", "", 1))
             for part in node.parts:

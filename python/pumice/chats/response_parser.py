@@ -294,8 +294,8 @@ class ResponseParser:
         self.length = 0  # number of characters that feed() got
         self._parts: list[tuple[Kind, int]] = []  # (kind, number of characters) of each part of the parsed text, in order
         self._call_part = 0  # index in `_parts` at which the current call begins
-        # Number of characters at the end of `prompt` that are held back, because a marker may begin there. If none does, they are dropped,
-        # because text of the prompt is not part of the answer.
+        # Number of characters at the end of `prompt` that are held back, because a marker may begin there. If no marker does, these
+        # characters are dropped, because text of the prompt is not part of the answer.
         self._skipped = 0
         self._enter(None)
         if prompt:

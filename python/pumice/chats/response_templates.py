@@ -226,7 +226,8 @@ ROWS: tuple[Row, ...] = (
         "Solar Open (<|tool_call:begin|>)",
         ("<|tool_call:begin|>", "<|tool_call:args|>"),
         _shape(
-            # As in the first row, this pattern matches all markers except those that open reasoning or a call.
+            # This pattern matches all markers except those that open reasoning or a call. So the text between the matched markers becomes
+            # content.
             text={"close_pattern": r"(?:<\|end\|>)?(?:<\|begin\|>assistant)?<\|content\|>|<\|end\|>|<\|begin\|>assistant"},
             reasoning={"open_pattern": r"(?:<\|begin\|>assistant)?<\|think\|>", "close": "<|end|>"},
             open_pattern=r"(?:<\|begin\|>assistant)?(?:<\|tool_calls\|>)?<\|tool_call:begin\|>[\w.-]*<\|tool_call:name\|>(?P<name>[\w.-]+)"

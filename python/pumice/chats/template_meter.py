@@ -31,8 +31,8 @@ MAX_CALL_DEPTH = 64
 MAX_REGEX_TEXT = 1 << 18
 # Maximum number of character comparisons in one strip, or in one search from the end of a text. So many comparisons take 0.05 s.
 MAX_WORK = 1 << 28
-# Maximum number of characters of a text with non-ASCII characters whose case is changed. Python allocates up to 12 bytes per character for
-# it.
+# Maximum number of characters of a text for upper() and similar functions, if not all characters are ASCII. Python then allocates up to 12
+# bytes per character.
 MAX_CASED = 1 << 22
 MAX_WIDTH = 4096  # maximum padding or indentation in characters
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _LENGTHS = ("minLength", "maxLength")
 _PYTHON = {"boolean": ("True", "False"), "null": ("None",)}
-# Keywords with which it is not clear whether a string is allowed. A schema with such a keyword is refused. Exceptions are a schema with
-# only a $ref or an anyOf, and one whose "type" excludes strings.
+# Keywords with which it is not clear whether a string is allowed. Schemas with such a keyword are refused, except schemas with only a $ref
+# or an anyOf, and schemas whose "type" excludes strings.
 _BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")
 
 

@@ -143,8 +143,8 @@ def _documentation(function: Any) -> str:
 
 
 # ---- types -----------------------------------------------------------------------------------------------------
-# A function gets the JSON values of a call: a list for a tuple or a set, and the value of an Enum. Types that need other objects
-# (dataclasses, NamedTuple, dates) are refused.
+# A function gets the values of a call as JSON has them, for example a list for a parameter that is a tuple, or the value of an Enum. Types
+# that need other objects (dataclasses, NamedTuple, dates) are refused.
 
 _LISTS = (
     list, set, frozenset, collections.deque, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet,
@@ -235,8 +235,8 @@ def _choices(values: list[Any], where: str) -> dict[str, Any]:
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
 
 
-# The constraints in Annotated[]: attribute name that annotated_types, pydantic and msgspec share -> types that accept the constraint, in
-# words for error messages, and {type: keyword in JSON Schema}.
+# The constraints in Annotated[]. Attribute in annotated_types, pydantic and msgspec -> (the types that accept it, in words for error
+# messages, and {type: keyword in JSON Schema}).
 _NUMBERS, _TEXTS = ("integer", "number"), ("string",)
 _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
