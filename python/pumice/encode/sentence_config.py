@@ -191,8 +191,8 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
         )
     static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # whether the model is a table of vectors or weights, without layers
     config = replace(config, max_seq_length=None) if first == "StaticEmbedding" else _length(source, config)
-    # `logits` is whether the first module returns logits of the vocabulary. Since sentence-transformers 5.4, this is a Transformer with
-    # transformer_task "fill-mask". Before, it was an MLMTransformer.
+    # `logits` is whether the first module returns logits of the vocabulary. Such a module is a Transformer with transformer_task
+    # "fill-mask", or, before sentence-transformers 5.4, an MLMTransformer.
     file = source / "sentence_bert_config.json"
     task = json_field(read_object(file), "transformer_task", str, file, "fill-mask" if first == "MLMTransformer" else "feature-extraction")
     logits = first in ("Transformer", "MLMTransformer") and task == "fill-mask"
@@ -270,7 +270,7 @@ class _Chain:
                     f"{shown_path(self.where)}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version "
                     f"does so for vectors of tokens alone (MultiVectorMask)"
                 )
-            # Vectors are pooled here, so the mask tokens and the prefixes do not apply. The maximum lengths of queries and documents do.
+            # Vectors are pooled here, so the mask tokens and prefixes do not apply. The maximum lengths of queries and documents still do.
             config = replace(config, late=replace(config.late, expansion=None, prefixes=()))
         if only_tokens and self.pylate_3:
             config = replace(config, normalize_tokens=True)

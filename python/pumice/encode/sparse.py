@@ -242,7 +242,7 @@ class Index:
         self._kind, self._count = kind, len(offsets) - 1
         rows = np.repeat(np.arange(self._count, dtype=np.int32), np.diff(offsets))
         wide = values.astype(np.float64)
-        self._own = np.bincount(rows, self._alone(wide), minlength=self._count)  # sum of f(0, y) over the values y of each row
+        self._own = np.bincount(rows, self._alone(wide), minlength=self._count)  # for each row, the sum of _alone() over its values
         order = np.argsort(indices, kind="stable")
         self._columns, self._rows, self._values = indices[order], rows[order], wide[order]
 

@@ -487,7 +487,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
 def plan(file: _core.ModelFile | ListedWeights) -> dict[str, Any]:
     """Like _core.plan(), for a table of vectors or weights. Reads only the shapes of the tensors, not the weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
-    # A JSON table counts as 0 bytes, because its size is unknown until the file is read.
+    # Weights in a JSON file count as 0 bytes, because their number is unknown until the file is read.
     if (weights := shapes.get("weight")) or isinstance(file, ListedWeights):
         return placement(4 * int(np.prod(weights or (0,))), next(device for device in _core.devices() if device["id"] == "cpu"))
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)

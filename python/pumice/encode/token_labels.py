@@ -68,7 +68,7 @@ class TokenLabels:
 class _Units:
     """Tokens, words or groups of words, in the order of the text."""
 
-    labels: Indices  # indices into SpanReader.labels or SpanReader._names
+    labels: Indices  # for each unit, the index of its label in SpanReader.labels
     scores: Float32
     places: Int32  # (units, 2): start and end of each unit in the text, in characters
 

@@ -25,8 +25,8 @@ Int32 = npt.NDArray[np.int32]
 Pair = tuple[str, str]
 Render = Callable[[str, str], Int32]  # (query, document) -> ids of the rendered pair
 
-# Maximum size of a window, which limits the memory for strings and ids. Windows are so large that sorting their texts by length is
-# worthwhile and that every thread is busy.
+# Maximum size of a window, which is a group of texts that are tokenized together and sorted by length. A larger window would take more
+# memory, and in a smaller one the lengths of neighbouring texts would differ more and some threads would have no work.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
 TOKENS_PER_CALL = 1 << 16  # maximum number of tokens in one call of the engine; so many rows of 384 columns take 96 MiB
@@ -83,7 +83,7 @@ class Cuts:
             raise ValueError(f'truncate={shown(truncate)} is neither True (cut and warn) nor "error"')
         self.limit, self.fail, self.what = limit, truncate == "error", what
         self.cut = self.longest = self.seen = 0
-        # An element for each window: the number of tokens of each text, and the number of its tokens that were cut. None without details.
+        # For each window, the number of tokens of each text, and how many tokens of each text were cut. None if no details are wanted.
         self._details: list[tuple[Int32, Int32]] | None = [] if details else None
 
     def see(self, lengths: npt.NDArray[Any], first: int) -> bool:
