@@ -150,8 +150,8 @@ class Continuation:
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason | None = None
         self.stopped_by: str | int | None = None
-        # Index in `ids` of the token with which the engine ends the reasoning if the budget is used up, or None. The token may arrive
-        # later.
+        # Index in `ids` of the token with which the engine ends the reasoning because of max_reasoning_tokens, or None. The index may be
+        # known before the token arrives.
         self._cut: int | None = None
         self._sent_text = self._sent_ids = 0
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from ..errors import GrammarError
 from .schemas import MOST_BYTES
 
-# Maximum number of optional parts in a grammar of one lexeme. In a grammar of several lexemes, the squares of the lexemes' numbers add up
-# to at most the square of this maximum.
+# Maximum number of optional parts in a grammar with one lexeme. With several lexemes, the number of each lexeme is squared, and the sum is
+# at most the square of this maximum.
 MOST_OPTIONAL = 4096
 
 

@@ -23,7 +23,7 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # expression grows with the square of the number of digits.
 MOST_DIGITS = 320
 _WHOLE = 2**53  # at and above this number, not every integer is a double
-# Larger numbers are written with an exponent. Integers are an exception if the schema has a bound that is larger than this.
+# Numbers above _PLAIN are written with an exponent, except integers of a schema with a bound above _PLAIN.
 _PLAIN = 10**21
 _SMALL = Decimal("1e-20")  # smaller positive numbers are written with an exponent
 _LARGEST = sys.float_info.max

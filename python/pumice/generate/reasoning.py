@@ -60,8 +60,8 @@ class ReasoningBudgets:
                 return known
         opening = marks.open.rstrip()  # models may leave out the blanks after the marker
         open_ids, close_ids = self._ids(opening), self._ids(marks.close)
-        # `again` is the shortest beginning of the opening marker with which none of marks.others begins. It is empty if the first token is
-        # enough for that.
+        # `again` is the shortest beginning of the opening marker with which none of marks.others begins. If this is only the first token,
+        # `again` is empty.
         shared = max((_shared(open_ids, self._ids(other)) for other in marks.others if other), default=0)
         again = open_ids[: shared + 1] if shared else []
         made = _core.ReasoningMarks(

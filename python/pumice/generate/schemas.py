@@ -20,8 +20,8 @@ MOST_BYTES = 256 << 10  # maximum size of a grammar's source in bytes; the engin
 MOST_DEPTH = 64  # maximum nesting depth of a schema
 MOST_BITS = 2048  # maximum number of bits of an integer
 MOST_PATTERNS = 500  # maximum number of patterns in a schema; with 5,000, each token takes 0.2 s
-# Maximum of the least common multiple of a schema's multipleOf numbers, read without its decimal point (25 for 0.25). The compiler's
-# automaton has as many states. At the maximum, it takes 1 s to build.
+# Maximum of the least common multiple of a schema's multipleOf numbers. The multiple is read without its decimal point, such as 0.25 as 25.
+# It is the number of states of the compiler's automaton, which takes 1 s to build at the maximum.
 MOST_MULTIPLE = 100_000
 
 # The JSON Schema keywords that llguidance enforces. It refuses keywords that are in RELAXABLE and not in this list. Keywords in neither
@@ -59,14 +59,14 @@ RELAXABLE = {
     )
 }  # fmt: skip
 
-# Keyword -> values with which it restricts nothing. A keyword with such a value is left out, because the compiler refuses some of them.
+# Keyword -> values with which the keyword restricts nothing. It is then left out, because the compiler refuses some of these keywords.
 _IDLE: dict[str, tuple[Any, ...]] = {
     "dependencies": ({},), "dependentRequired": ({},), "dependentSchemas": ({},), "not": (False,), "propertyNames": (True, {}),
     "unevaluatedItems": (True, {}), "unevaluatedProperties": (True, {}), "uniqueItems": (False,),
 }  # fmt: skip
 # Keywords whose values are counts. JSON Schema allows 2.0 for 2, which the compiler refuses, so prepared() converts such numbers.
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-# Keyword -> other keywords. Without any of these beside it, the keyword restricts nothing.
+# Keyword -> other keywords. If none of these is beside the keyword, it restricts nothing.
 _IDLE_WITHOUT = {
     "if": ("then", "else"), "then": ("if",), "else": ("if",), "minContains": ("contains",), "maxContains": ("contains",),
 }  # fmt: skip
@@ -281,8 +281,8 @@ def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
         if len(read) < len(named):
             raise GrammarError(f"{where}: two of its patterns are the same: {', '.join(shown(pattern) for pattern in named)}")
         for pattern, given in read.items():
-            # `better` does not match keys with a NUL character. It is not used, because such a key would then match another pattern, or
-            # count as an additional key.
+            # `better` does not match keys with a NUL character. The error only proposes it, because with it such a key would match another
+            # pattern or count as an additional key.
             if (better := _without_nul(pattern, where)) != pattern:
                 raise GrammarError(
                     f'{where}: {shown(given)} cannot be enforced, because a class of characters leaves out " or \\ and not the NUL '
