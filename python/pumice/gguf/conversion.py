@@ -230,8 +230,8 @@ _OF_THE_FILE = {
 
 
 _OF_PAIRS = ("RopeTable::interleaved",)
-# Fields that may differ if the GGUF file has tensors with rope factors. The factors change these frequencies, and in the file that
-# _check_same() opens, all weights are 0.
+# Fields that may differ if the GGUF file has tensors with rope factors. The factors change these frequencies, but they are 0 in the file
+# that _check_same() opens.
 _OF_ROPE_TENSORS = ("RopeTable::inv_freq", "RopeTable::long_inv_freq")
 
 
@@ -333,5 +333,5 @@ def _tokenizer(file: _core.ModelFile, rows: int, architecture: str) -> dict[str,
     except ValueError:  # there are several templates, and none is the default
         template = None
     text = None if template is None else template.source
-    # The kind of tokenizer with the architecture's name is tried first, because "gemma4" is the name of both.
+    # The kind of tokenizer with the architecture's name is tried first. For Gemma 4, both names are "gemma4".
     return tokenizer_keys(found, rows, shown_path(file.path), text, first=architecture)

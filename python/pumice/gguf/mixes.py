@@ -27,7 +27,7 @@ Steps = tuple[tuple[str, Where], ...]
 _LAYER = re.compile(r"^blk\.(\d+)\.")
 # Matches the names of matrices that are never quantized (tensor_allows_quantization() in src/llama-quant.cpp of llama.cpp).
 _KEPT = re.compile(r"altup|laurel|per_layer_model_proj")
-# Format -> the format that replaces it if a row is not a multiple of its block. F16 replaces formats that are not listed
+# Format -> the format that replaces it if a row of weights is not a whole number of blocks. F16 replaces formats that are not listed
 # (tensor_type_fallback() in src/llama-quant.cpp of llama.cpp).
 _INSTEAD = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
 # Architecture -> number of layers of its models with 70 billion parameters (LLM_TYPE_70B in src/models/*.cpp of llama.cpp). In these

@@ -106,7 +106,7 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
     smallest = [min(each.choices, key=lambda choice: (choice[0], choice[1])) for each in matrices]
     if size(smallest) > most:
         return None
-    # Bisection for the lowest price at which the formats that at() chooses have at most `most` bytes. It is between `low` and `high`.
+    # Searches by bisection, between `low` and `high`, for the lowest price of a byte at which at() chooses formats of at most `most` bytes.
     low, high = 0.0, 1.0
     if size(at(low)) <= most:
         high = low
@@ -140,7 +140,7 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
 def sized(file: _core.ModelFile, bits: float, model: Outline, keep: Mapping[str, str]) -> Chooser:
     """Returns a Chooser of formats with which the file's tensors take at most `bits` bits per weight. Raises ValueError if even the
     smallest formats take more."""
-    # Any quantized mix would do, because it is only used for tensors that are not is_free(), and these have the same formats in all mixes.
+    # Any quantized mix would do. It only chooses the formats of tensors that are not is_free(), and these are the same in all mixes.
     fixed = Chooser("q8_0", model, keep)
     used = weights = 0
     free = []

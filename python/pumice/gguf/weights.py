@@ -19,7 +19,7 @@ from .packing import PLAIN, Float32, fits, pack_rows, q5_0_of_a4, unpack_rows
 
 Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, format in the source) -> format to write
 Columns = Callable[[str, int], Float32 | None]  # (name, index of a matrix in it) -> the argument `columns` of pack_rows()
-PIECE = 1 << 18  # number of values of a piece: 1 MB in float32, packed in less than 0.1 s, so that Ctrl-C takes effect soon
+PIECE = 1 << 18  # number of values of a piece; packing so many takes less than 0.1 s, so that Ctrl-C takes effect soon
 _DTYPES = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
 # Matches tensors of the other parts of a multimodal model, which convert() leaves out.
 _OTHER_PARTS = re.compile(
@@ -273,7 +273,7 @@ def _alike(name: str, matrix: int) -> None:
 
 def _packed(tensor: Tensor, first: int, rows: Float32, columns: Columns) -> bytes:
     """Returns the bytes of some rows of a tensor, from row `first` on. Each row is packed with the column weights of its matrix."""
-    # `height` is the number of rows of each matrix. If there is only one matrix, any number that is not less than its rows will do.
+    # `height` is the number of rows of each matrix. If there is only one matrix, any number that is not less than this will do.
     height = tensor.shape[-2] if len(tensor.shape) > 2 else tensor.values
     found, at = [], 0
     while at < len(rows):
