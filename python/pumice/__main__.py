@@ -148,7 +148,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not left_behind():
             raise
         complain("pumice: interrupted")
-        os._exit(1)  # Python's normal end would wait some seconds for a driver that is compiling
+        os._exit(1)  # ends at once; Python's normal end would wait some seconds for a driver that is compiling
     say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 
@@ -306,7 +306,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     if prompt == "-":
         prompt = _whole_text(prompt)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
-        model._need("generate", "pumice generate")  # raises an error that names the command; stream() would name a method
+        model._need("generate", "pumice generate")  # raises an error that names the command, if the model cannot generate
         with model.stream(prompt, **_sampling(arguments)) as stream:
             for chunk in stream:
                 say(chunk, end="")
@@ -383,7 +383,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} is for --against, which names the peer to measure")
     rounds = arguments.rounds or ROUNDS
     load = Load(arguments.sentences, arguments.prompt_tokens, arguments.tokens)
-    others = busy()  # must come first, because it would also count the benchmark's own work
+    others = busy()  # called before the benchmark begins, because it would count the benchmark's work, too
     if others is not None:
         complain(f"pumice: warning: {others}")
     with pumice.load(arguments.model, **_load_options(arguments)) as model:

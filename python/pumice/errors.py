@@ -16,7 +16,7 @@ class PumiceError(Exception):
     argument: str | None = None
 
     def __init__(self, *args: object) -> None:
-        # The middle is cut out, because the end of a message says what to do.
+        # The middle of a long message is cut out, because its end says what to do.
         if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:
             args = (f"{args[0][: _LONGEST - 1000]} ... {args[0][-900:]}", *args[1:])
         super().__init__(*args)

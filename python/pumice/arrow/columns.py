@@ -34,8 +34,8 @@ CHATS_AT_ONCE = 64  # maximum number of calls of chat() at a time, each in its o
 Bools = npt.NDArray[np.bool_]
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
-# The keywords of encode() that Encode takes too. The first four that are left out decide where the result goes or what it contains.
-# `show_progress_bar` is left out, because a job with many batches would show many bars.
+# The keywords of encode() that Encode takes too. `show_progress_bar` is left out, because a job with many batches would show many bars. The
+# others that are left out decide where the result goes or what it contains.
 ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "max_active_dims", "details", "show_progress_bar"))
 # The keywords of generate() that Generate takes too. `n` is left out, because it gives several texts per row. `logprobs` is left out,
 # because there is no column for them.
@@ -188,7 +188,7 @@ class _NewColumns:
         except pa.ArrowInvalid as error:
             if "UTF8" not in str(error):
                 raise
-            arrow_values(texts, what)  # raises an error that names the row, unless no row uses the invalid text
+            arrow_values(texts, what)  # raises an error that names the row, if a row uses the invalid text
         # A value of the dictionary may be null, and null_count does not count the rows that use it. So the dictionary is replaced by plain
         # texts.
         if pa.types.is_dictionary(texts.type):
@@ -285,7 +285,8 @@ class Encode(_NewColumns):
         }
 
 
-# Texts of several scripts and lengths, so that almost any change of the tokenizer changes some ids.
+# Texts whose vectors are hashed to recognise the model. They have several scripts and lengths, so that almost any change of the tokenizer
+# changes some ids.
 _PROBES = (
     "A stone that floats.",
     "Der Fluß trägt 1.250 Boote; ¿cuántos vuelven?",

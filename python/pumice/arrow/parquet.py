@@ -18,9 +18,9 @@ from ..common.arguments import did_you_mean, shown_path
 from .columns import Encode
 
 KEY = b"pumice.encode"  # the key under which written files have _Job.record() in their metadata
-ROWS = 8192  # default number of rows per row group: two windows of encode(); 8192 vectors of 384 columns take 12 MiB
-# What an error message says if an existing file differs in one of these keys of _Job.record(). The values of these keys are hashes, which a
-# message cannot usefully show.
+ROWS = 8192  # default number of rows per row group; so many vectors of 384 columns take 12 MiB
+# Key of _Job.record() -> what an error message says if an existing file has another value. The values are hashes, so showing them would not
+# help.
 _MEANING = {
     "footer": "the input has changed since",
     "vectors": "its vectors are of another model, prompt, normalisation, width or device",

@@ -7,8 +7,7 @@ import os
 try:
     import resource
 
-    # The limits that are checked. Each has the index of the field of /proc/self/statm with the number of pages that count towards this
-    # limit.
+    # The limits that are checked, as (limit, index of a field of /proc/self/statm). The field says how many pages count towards the limit.
     _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()
 except ImportError:  # not on Unix
     _LIMITS = ()

@@ -290,8 +290,8 @@ def _allow_files(connections: int, workers: int) -> None:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # `least` is the number of open files that are needed before the first connection: 256 for model files, event loops and other sockets,
-    # and 3 sockets of the parent for each worker. The number of connections counts twice in `needed`, because asyncio may accept as many
-    # again before the server can refuse the first of these.
+    # and 3 sockets of the parent for each worker. `needed` counts each connection twice, because asyncio may accept as many connections
+    # above the maximum before the server refuses the first of these.
     least = 3 * workers + 256
     needed = least + 2 * connections + LINGERING
     if soft == resource.RLIM_INFINITY or soft >= needed:

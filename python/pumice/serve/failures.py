@@ -24,7 +24,7 @@ _ANTHROPIC = {
 }
 
 
-# Value of Retry-After, in seconds, if a grammar must wait until other grammars are compiled. These are slow ones, which take at least 5 s.
+# Value of Retry-After, in seconds, if a grammar cannot be compiled now. Mostly other grammars are then being compiled for 5 s or longer.
 GRAMMAR_SECONDS = 10
 
 

@@ -362,7 +362,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
             bool(vocabulary.of_type(BYTE).any()),
         )
         edges = _Edges(bos=encoder, eos=True, sep=encoder)
-    # `masks` has the mask token if it also matches the space before it, as in RoBERTa and similar models. Gemma's <mask> does not do so.
+    # `masks` has the mask token if this also matches the space before it, as in RoBERTa and similar models. Gemma's <mask> does not do so.
     masks = {"<mask>"} if kind in ("bert", "t5") or split.double_separator else set()
     if kind in ("gpt2", "t5") and "mask" in special:
         masks.add(vocabulary.tokens[special["mask"]])
@@ -387,7 +387,7 @@ class _Edges:
     bos: bool = False
     eos: bool = False
     sep: bool = False
-    # If true, [bos] always comes before B. If false, it comes before B only if there is neither an eos nor a sep between the texts.
+    # If true, the second text of a pair always has a bos before it. If false, it has one only if no eos and no sep is between the texts.
     repeat_bos: bool = False
 
     def as_said(self, flag: Callable[[str, bool], bool], bos: bool) -> _Edges:
