@@ -229,8 +229,8 @@ class ArrivingCalls:
         deltas: list[CallDelta] = []
         for call, name, arguments in news:
             if call >= len(self._sent):
-                # A call without a name is none. The text has a second JSON value after the arguments of its only call, so the response
-                # parser will refuse it.
+                # This is no call, because it has no name. It is a second JSON value after the arguments of the only call, and the response
+                # parser will refuse the text.
                 if name is None:
                     break
                 deltas.append(self._first(name, arguments))

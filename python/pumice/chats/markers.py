@@ -25,7 +25,7 @@ MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and thus the mo
 MAX_LEAD = 256  # maximum number of blanks before a marker that count as part of it
 MAX_MOVES = 1 << 9  # maximum number of transitions that a state caches
 MAX_TRIED = 1 << 26  # maximum of (program steps x characters of a match), which limits the memory of Pattern.parts()
-WORK = 4  # find_all() may examine this many characters per character of the text, on average
+WORK = 4  # maximum number of times that find_all() may examine a character of the text, on average
 # Maximum number of program steps that a search may spend on computing transitions that are not cached. It is FREE_BUILDING, plus BUILDING
 # per character of the text.
 BUILDING = 64
@@ -406,8 +406,8 @@ class Pattern:
         waiting: list[tuple[Any, ...]] = [(0, start)]
         while waiting:
             place, at, *before = waiting.pop()
-            # An entry with `before` undoes a "save" step, after which all paths have failed. It restores the position that was saved
-            # earlier.
+            # An entry with `before` undoes a "save" step, because all paths after the step have failed. `before` is the position that was
+            # saved before the step, or None.
             if before:
                 saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
                 continue

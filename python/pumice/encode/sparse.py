@@ -262,7 +262,7 @@ class Index:
         lengths = ends - starts
         ends_so_far = np.cumsum(lengths)
         total = int(ends_so_far[-1]) if len(lengths) else 0
-        # The positions in _rows and _values of all values in the columns of the query: the ranges [starts[i], ends[i]), one after another.
+        # Positions in _rows and _values of all values in the query's columns. They are the ranges [starts[i], ends[i]), one after another.
         at = np.arange(total) + np.repeat(starts - (ends_so_far - lengths), lengths)
         x, y = np.repeat(wide, lengths), self._values[at]
         common = np.bincount(self._rows[at], self._together(x, y), minlength=self._count)

@@ -184,7 +184,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._texts = self._tokens = self._runs = 0
-        # Number of seconds in which at least one call was running, without the time since `_since` if a call is running now.
+        # Number of seconds in which at least one call was running. If a call is running now, the time since `_since` is not included.
         self._busy = 0.0
         self.forget()
         Counts._all.add(self)

@@ -23,8 +23,8 @@ Aggregation = Literal["none", "simple", "first", "average", "max", "viterbi"]
 AGGREGATIONS = ("none", "simple", "first", "average", "max", "viterbi")
 MOST_ON_A_PATH = 2048  # maximum number of labels for "viterbi", which takes memory for the square of this number
 OUTSIDE = "O"  # the label of tokens outside of all spans
-# The allowed steps from the tag of a token to the tag of the next token: key in viterbi_calibration.json -> (tags before the step, tags
-# after it). Each letter is a tag. "viterbi" adds the file's number for the key to the score of a path that takes the step.
+# The steps from a token's tag to the next token's tag that are allowed. Key in viterbi_calibration.json -> (tags before the step, tags
+# after it), where each letter is a tag. If a path takes the step, "viterbi" adds the file's number for the key to the path's score.
 STEPS = {
     "transition_bias_background_stay": ("O", "O"),
     "transition_bias_background_to_start": ("O", "BS"),
@@ -227,7 +227,7 @@ def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
         return None
     between = np.full((len(labels), len(labels)), -np.inf, np.float32)
     kinds, names = np.array(tags), np.array([label[2:] for label in labels])
-    # Whether a step may lead from one name to the other. Inside a span, the name must not change.
+    # fits[i, j]: whether label i may follow label j, as far as their names decide. Inside a span, the name must not change.
     fits = ~np.isin(kinds, ["I", "E"])[:, None] | (names[:, None] == names)
     for key, (before, after) in STEPS.items():
         between[np.isin(kinds, [*after])[:, None] & np.isin(kinds, [*before]) & fits] = biases.get(key, 0.0)

@@ -106,8 +106,8 @@ def _held(part: str) -> set[str]:
     if part == ".":
         return {*_NUL, *_QUOTES}
     held: set[str] = set()
-    # `first` is the code of the previous character if it may begin a range, else -1. `last` is equal to `first` if a - has followed, so that
-    # the next character ends a range, else -1.
+    # `first` is the code of the previous character if it may begin a range, else -1. `last` is equal to `first` if a - has followed and the
+    # next character ends a range, else -1.
     first = last = -1
     for *codes, kind, name, letter, escape, plain in (found.groups() for found in _ITEM.finditer(inner)):
         if kind is not None:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from ..errors import GrammarError
 from .schemas import MOST_BYTES
 
-# Maximum number of optional parts in a grammar with one lexeme. With several lexemes, the number of each lexeme is squared, and the sum is
-# at most the square of this maximum.
+# Maximum number of optional parts in a grammar with one lexeme. With several lexemes, which have n1, n2, ... optional parts, the maximum of
+# n1^2 + n2^2 + ... is the square of this number.
 MOST_OPTIONAL = 4096
 
 

@@ -301,8 +301,8 @@ class JsonRules(SchemaRules):
         except GrammarError:
             if id(schema) in self._must:
                 raise
-            # There are no rules for this part, so the compiler compiles it. It changes only exclusive bounds of numbers with a fraction,
-            # and these it enforces for the decimal text (see _numbers).
+            # The rules cannot express this part, so the compiler compiles it. Exclusive bounds of numbers with a fraction then only hold
+            # for the decimal text (see _numbers).
             return self._compiled(schema, path)
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:

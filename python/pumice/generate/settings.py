@@ -173,7 +173,7 @@ _OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")
 # Settings that need the tokenizer or are not a single number. All others are passed to the engine unchanged.
 _READ = ("ignore_eos", "bad_words", "logits_processor", "dry_breakers", "logit_bias", "stop", "stop_ids", "logprobs")
 
-# Setting that does nothing unless another one is on -> that other setting, which is 0 (off) by default.
+# Setting -> the other setting without which it has no effect. The other setting is 0 (off) by default.
 _SWITCHES = {
     **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_range", "dry_breakers"), "dry_multiplier"),
     "xtc_threshold": "xtc_probability",

@@ -328,7 +328,7 @@ def _parts(unit: Unit, piece: int) -> list[Part]:
 
 def _locked(part: Path, stack: contextlib.ExitStack) -> int:
     """Opens a file and locks it, so that no other process writes it."""
-    # Links are not followed, because a link could lead to a file of another name.
+    # Links are not followed, because a link could make this overwrite a file of another name.
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     stack.callback(os.close, handle)
     try:

@@ -140,7 +140,7 @@ def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:
 def sized(file: _core.ModelFile, bits: float, model: Outline, keep: Mapping[str, str]) -> Chooser:
     """Returns a Chooser of formats with which the file's tensors take at most `bits` bits per weight. Raises ValueError if even the
     smallest formats take more."""
-    # Any quantized mix would do. It only chooses the formats of tensors that are not is_free(), and these are the same in all mixes.
+    # Chooses the formats of the tensors that are not is_free(). These formats are the same in all quantized mixes, so "q8_0" will do.
     fixed = Chooser("q8_0", model, keep)
     used = weights = 0
     free = []

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _LENGTHS = (1, 2, 4, 8, 16, 24)  # numbers of tokens of the first six random texts, without special tokens; then the lengths repeat
 _TEXTS = 36
-# 8 bits are used if the vectors of _TEXTS random texts with and without them are similar: each cosine is at least LEAST_COSINE, and the mean
-# of 1 - cosine is at most MOST_DISTANCE. Then thousands of texts will keep a cosine of 0.999, because the largest 1 - cosine is a few times
-# the mean: 4.4 times over 15,000 texts of all-MiniLM-L6-v2, and 4.0 times over 5,000 of all-mpnet-base-v2.
+# 8 bits are used if the vectors of _TEXTS random texts with and without them are similar. Each cosine must be at least LEAST_COSINE, and
+# the mean of 1 - cosine at most MOST_DISTANCE. Then thousands of texts will keep a cosine of 0.999, because the largest 1 - cosine is a few
+# times the mean: 4.4 times over 15,000 texts of all-MiniLM-L6-v2, and 4.0 times over 5,000 of all-mpnet-base-v2.
 LEAST_COSINE = 0.9995
 MOST_DISTANCE = 2e-4
 

@@ -135,7 +135,7 @@ def _peer(name: str, model: str, threads: int, python: str) -> Iterator[Callable
     first answer."""
     script = Path(__file__).with_name("peer_worker.py")
     # OMP_NUM_THREADS keeps the peer from using more threads than it was given. PYTHONPATH and PYTHONHOME are removed if the peer has
-    # another Python, because they would make it import the packages of pumice's Python.
+    # another Python, because they would make the peer import the packages of pumice's Python.
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     environment |= {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1"}
     if python == sys.executable:

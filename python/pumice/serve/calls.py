@@ -281,7 +281,7 @@ class Events:
     def __init__(self, call: Call, failed: Callable[[Refused], bytes], ping: bytes) -> None:
         self._call, self._failed, self._ping = call, failed, ping
         self._last = time.monotonic()  # time at which the last event was sent
-        self._since: float | None = None  # time at which a send began that still waits for the client, or None
+        self._since: float | None = None  # time at which the send began that now waits for the client, or None
         self._task: asyncio.Task[None] | None = None
         self._left = False  # whether the `async with` block has ended
 

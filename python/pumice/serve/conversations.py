@@ -99,7 +99,7 @@ async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
         # Indices of the messages with which the shortened conversation may begin. A result of a tool call is not among them, because it
         # must stay with its call.
         begins = [i for i, message in enumerate(asked.messages) if message.get("role") not in (*_SYSTEM, "tool")][1:]
-        low, high = 0, len(begins)  # bounds of the binary search for the first of these messages with which the conversation fits
+        low, high = 0, len(begins)  # bounds of the binary search for the first index with which the conversation fits into `most`
         while low < high:
             middle = (low + high) // 2
             fits = await counted(call, served, replace(asked, messages=cut_at(asked.messages, begins[middle]))) <= most

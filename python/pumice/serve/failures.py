@@ -24,7 +24,7 @@ _ANTHROPIC = {
 }
 
 
-# Value of Retry-After, in seconds, if a grammar cannot be compiled now. Mostly other grammars are then being compiled for 5 s or longer.
+# Value of Retry-After, in seconds, if a grammar cannot be compiled now. Usually the compiler is busy with grammars that take over 5 s.
 GRAMMAR_SECONDS = 10
 
 
