@@ -20,8 +20,8 @@ MOST_BYTES = 256 << 10  # maximum size of a grammar's source in bytes; the engin
 MOST_DEPTH = 64  # maximum nesting depth of a schema
 MOST_BITS = 2048  # maximum number of bits of an integer
 MOST_PATTERNS = 500  # maximum number of patterns in a schema; with 5,000, each token takes 0.2 s
-# Maximum of the least common multiple of a schema's multipleOf numbers. The multiple is read without its decimal point, such as 0.25 as 25.
-# It is the number of states of the compiler's automaton, which takes 1 s to build at the maximum.
+# Maximum of the least common multiple of a schema's multipleOf numbers. A multiple such as 0.25 counts without its point, as 25. It
+# is the number of states of the compiler's automaton, which takes 1 s to build at the maximum.
 MOST_MULTIPLE = 100_000
 
 # The JSON Schema keywords that llguidance enforces. It refuses keywords that are in RELAXABLE and not in this list. Keywords in neither

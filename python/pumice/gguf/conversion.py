@@ -230,8 +230,8 @@ _OF_THE_FILE = {
 
 
 _OF_PAIRS = ("RopeTable::interleaved",)
-# Fields that may differ if the GGUF file has tensors with rope factors. The factors change these frequencies, but they are 0 in the file
-# that _check_same() opens.
+# Fields that may differ if the GGUF file has tensors with rope factors. The factors change these frequencies, but all factors are 0 in the
+# file that _check_same() opens.
 _OF_ROPE_TENSORS = ("RopeTable::inv_freq", "RopeTable::long_inv_freq")
 
 

@@ -19,7 +19,7 @@ from .container import IDS
 from .packing import PLAIN, fits
 from .weights import ALWAYS_F32, Unit
 
-# (index of a matrix among the matrices of its kind, number of layers) -> whether a step applies to the matrix
+# (index of a matrix among the matrices of its kind, number of layers) -> whether the matrix may get the format of a step in Steps
 Where = Callable[[int, int], bool]
 # Each step is a pair (format, where). A matrix gets the format of the first step that applies to it, or Mix.base if no step applies.
 Steps = tuple[tuple[str, Where], ...]

@@ -20,8 +20,8 @@ from .models import Served
 from .sampling_fields import MODEL
 from .settings import Settings
 
-# Maximum number of tokens in an answer that has their texts (with_pieces). Such an answer takes about 0.4 KiB of memory per token, and a body
-# may have 32 million tokens.
+# Maximum number of tokens in an answer that has their texts (with_pieces). Such an answer takes about 0.4 KiB of memory per token, and a
+# body may have 32 million tokens.
 MOST_PIECES = 1 << 17
 
 
