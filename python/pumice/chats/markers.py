@@ -406,8 +406,8 @@ class Pattern:
         waiting: list[tuple[Any, ...]] = [(0, start)]
         while waiting:
             place, at, *before = waiting.pop()
-            # An entry with `before` undoes a "save" step, because all paths after the step have failed. `before` is the position that was
-            # saved before the step, or None.
+            # An entry with `before` undoes a "save" step, because all paths after the step have failed. before[0] is the position that
+            # was saved before the step, or None.
             if before:
                 saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
                 continue

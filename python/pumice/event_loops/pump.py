@@ -22,7 +22,7 @@ from .waits import watch
 from .workers import Pools, in_thread, running_loop
 
 # Number of milliseconds without calls after which a Pump's thread ends. Until then the Pump keeps the model in memory, unless
-# close() was called.
+# the model is closed.
 PUMP_MS = 1000.0
 EXIT_SECONDS = 1.0  # maximum number of seconds that Python's end waits for the threads of all pumps
 STEPS = 8  # number of steps whose tokens are delivered together, for a call that is not a stream
