@@ -59,11 +59,12 @@ shared vec4 queries[QUERIES * QUERY_STRIDE];
 shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
 shared float row_largest[QUERIES * ROW_LANES];
 shared float rescale[QUERIES];
-// For each page of this step and of the next step: its index among the pages that this dispatch binds, or UNBOUND if it is not bound.
+// For each page of this step and of the next step, the index of the page among the pages that this dispatch binds, or UNBOUND if the page
+// is not bound.
 shared uint bound_pages[2 * PAGES];
 
-// The tile of this group.
-uint list;                        // index of the word of meta where the segment's list of pages begins
+// These variables describe the tile of this group. The segment is the one that has the tile's rows.
+uint list;                        // index in meta of the segment's list of pages
 uint first_position, rows;        // position of the tile's first row, and number of rows
 uint last_key;                    // position of the last key that any row of the segment may see
 uint kv_head, first_head, heads;  // first_head counts within the heads of kv_head; heads is the number of heads in the tile
@@ -96,8 +97,8 @@ float biased(float score, uint head, int distance) {
   return score;
 }
 
-// Returns the index of the segment's page number `page` among the bound pages, or UNBOUND if it is not bound. Also returns UNBOUND if the
-// page begins at or after position `end`: the tile attends to none of its keys, and the segment's list may have no entry for it.
+// Returns the index, among the bound pages, of entry `page` in the segment's list of pages. Returns UNBOUND if this page is not bound or if
+// it begins at or after position `end`, because the tile attends to none of its keys and the list may have no such entry.
 uint bound_page(uint page, uint end) {
   if (page * kPagePositions >= end) return UNBOUND;
   const uint bound = meta[list + page] - p.page_first;
@@ -125,7 +126,7 @@ void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
   }
 }
 
-// Loads dimensions 8 octet to 8 octet + 7 of the value at one position. In q8_0 these are codes: the caller multiplies them by the scale.
+// Loads dimensions 8 octet to 8 octet + 7 of the value at one position. In q8_0 these are codes, which the caller multiplies by the scale.
 void load_values(uint block, uint octet, uint position, out vec4 values[2]) {
   const uint at = block + v_word(position, 8 * octet);
   if (FORMAT == kKvF32) {
@@ -179,7 +180,7 @@ void main() {
   }
   if (LANE < PAGES) bound_pages[first_step % 2 * PAGES + LANE] = bound_page(begin / kPagePositions + first_step * PAGES + LANE, end);
 
-  // What this lane handles in each of the three parts of a step.
+  // What this lane handles: score_* in the scores, row_* in the softmax, octet and value_* in the sums of values.
   const uint score_quad = LANE % KEY_QUADS, score_query = LANE / KEY_QUADS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint score_slice = LANE / (KEY_QUADS * QUERY_BLOCKS);
   const uint row_query = LANE / ROW_LANES, row_lane = LANE % ROW_LANES;
@@ -190,7 +191,8 @@ void main() {
   const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
 
-  // A sink acts like one more key, whose value is all zeros. Only value slice 0 of part 0 counts the sink, so that it is counted once.
+  // A sink acts like one more key, whose value is all zeros. It must be counted once, so only part 0 counts it, and in part 0 only
+  // value slice 0 adds its weight to `sum`.
   const bool sink = HAS_SINKS != 0 && p.part_first + split == 0;
   float largest = sink ? vectors[p.sinks_at + row_head] : LOWEST;  // largest score of row_query so far
   float sum[QUERIES_PER_LANE];
@@ -210,7 +212,8 @@ void main() {
       [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) score[n] = vec4(0);
       if (page != UNBOUND && key0 + 4 * score_quad < end) {
         const uint block = k_block(page);
-        for (uint i = 0; i < (DIM_QUADS + SCORE_SLICES - 1) / SCORE_SLICES; ++i) {  // a constant count, so that compilers can unroll it
+        // The number of rounds is constant, so that compilers can unroll the loop.
+        for (uint i = 0; i < (DIM_QUADS + SCORE_SLICES - 1) / SCORE_SLICES; ++i) {
           const uint d = i * SCORE_SLICES + score_slice;
           if (DIM_QUADS % SCORE_SLICES != 0 && d >= DIM_QUADS) break;
           vec4 keys[4];

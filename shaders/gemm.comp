@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Products with weights for many token rows. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It loads DEPTH
+// Multiplies many token rows by weights. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It loads DEPTH
 // columns of both at a time into shared memory.
 #include "linear_float.glsl"
 

@@ -24,9 +24,9 @@ const uint STRIDE = DEPTH / 4 + 2;
 const uint SUBGROUPS = LANES / SUBGROUP;
 const uint SUBGROUPS_N = SUBGROUPS > 1 ? 2 : 1;
 const uint SUBGROUPS_M = SUBGROUPS / SUBGROUPS_N;
-const uint BLOCKS_M = TOKENS / SUBGROUPS_M / COOP_M;  // number of matrices per subgroup along M
-// Number of matrices per subgroup along N. It is even. The first half of these matrices lies in the first half of the tile's rows of
-// weights, and the second half lies in the second half, so that the gate and the up product of an output are in the same subgroup.
+const uint BLOCKS_M = TOKENS / SUBGROUPS_M / COOP_M;  // number of matrices per subgroup along the tokens
+// Number of matrices per subgroup along the outputs, which is even. Half of a subgroup's matrices use rows in the first half of w_tile, and
+// half use rows in the second half, so that the gate and the up product of an output are in the same subgroup.
 const uint BLOCKS_N = OUTPUTS / SUBGROUPS_N / COOP_N;
 const uint HALF_N = BLOCKS_N / 2;
 const uint STAGE = COOP_M * COOP_N;
@@ -36,7 +36,7 @@ shared f16vec4 x_tile[TOKENS * STRIDE];
 shared f16vec4 w_tile[OUTPUTS * STRIDE];
 shared float stage[SUBGROUPS * STAGES * STAGE];
 
-// Returns the row of w_tile where matrix `j` of a subgroup begins. `n` is the index of the subgroup along N.
+// Returns the row of w_tile where matrix `j` of a subgroup begins. `n` is the index of the subgroup along the outputs.
 uint matrix_column(uint n, uint j) { return (j < HALF_N ? n * HALF_N + j : SUBGROUPS_N * HALF_N + n * HALF_N + j - HALF_N) * COOP_N; }
 
 void main() {

@@ -4,12 +4,12 @@
 // columns is an integer dot product, which is then multiplied by the scales.
 #include "linear_i8.glsl"
 
-const uint HALVES = 2;  // a step has 32 columns, which share a scale of the activations; it is computed in two halves of 16 columns
+const uint HALVES = 2;  // number of halves, of 16 columns each, in a step of 32 columns, which share a scale of the activations
 const uint SIXTEENS = HALVES;
 #include "gemm_tile.glsl"
 
-shared vec2 x_scale[TOKENS * HALVES];   // for each sixteen activations: (scale, scale * sum of the codes)
-shared vec2 w_scale[OUTPUTS * HALVES];  // for each sixteen weights: (scale, minimum)
+shared vec2 x_scale[TOKENS * HALVES];   // for every 16 activations: (scale, scale * sum of the codes)
+shared vec2 w_scale[OUTPUTS * HALVES];  // for every 16 weights: (scale, minimum)
 
 void main() {
   if (!find_tile()) return;

@@ -3,8 +3,8 @@
 // plane is padded with zeros to a multiple of 4 words. For each format, the table says what kind of codes it has, and how many weights
 // share a word of each plane (0 if the format has no such plane).
 
-// codes: B bits per weight, so 32 / B weights per word. Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask yield four
-//   neighbouring codes as the bytes of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
+// codes: each weight has B bits, so a word has 32 / B weights. Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask yield
+//   four neighbouring codes as the bytes of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
 // high: the upper bits of codes that have more bits than `codes` holds, in the same layout.
 // scales: one of the following.
 //   Blocks of 32 weights with an f16 scale, a pair (scale, minimum) of f16, an exponent of one byte (MXFP4), or two float scales (NVFP4_E).

@@ -23,12 +23,12 @@ layout(set = 0, binding = 4) readonly buffer Residual { float residual[]; };
 layout(set = 0, binding = 6) readonly buffer RouteRows { float route[]; };
 layout(set = 0, binding = 6) readonly buffer List { uint list[]; };
 
-// The tile of this group. find_tile() sets these variables.
+// These variables describe the tile of this group. find_tile() sets them.
 uint tile_matrix;  // index of the tile's matrix among the bound matrices
 uint tile_first;   // the tile's first row of `in`; with kRowsOfPairs its first pair; with kRowsListed its first place in the list
 uint tile_count;   // number of rows in the tile, at most TOKENS
 uint tile_column;  // the tile's first column of `out`
-// With kRowsListed, the pair of each row of the tile. The pairs are copied from the list, because all lanes read them many times.
+// The pair of each row of the tile, used only with kRowsListed. The pairs are copied from the list, because all lanes read them many times.
 shared uint tile_pairs[ROWS == kRowsListed ? TOKENS : 1];
 
 bool has(uint what) { return (p.has & what) != 0; }

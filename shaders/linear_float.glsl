@@ -4,7 +4,7 @@
 layout(set = 0, binding = 1) readonly buffer In { float x[]; };
 layout(set = 0, binding = 1) readonly buffer In4 { vec4 x4[]; };
 
-// Returns the index of the word of `x` where the activations of row i of the tile begin.
+// Returns the index in `x` at which the activations for row i of the tile begin.
 uint activation_row(uint i) { return p.in_at + in_row(i) * p.in_stride + in_column(); }
 
 // Returns the activations in columns k to k + 3 of the row that begins at word `row`. k is a multiple of 4.

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Products with weights for few token rows. The columns are divided among the lanes. A lane handles sixteen columns of OUTPUTS rows of
+// Multiplies few token rows by weights. The columns are divided among the lanes. A lane handles sixteen columns of OUTPUTS rows of
 // weights at a time. Neighbouring lanes load neighbouring weights, and each loaded activation is multiplied by weights of all OUTPUTS rows.
 #include "linear_float.glsl"
 #include "matvec_sums.glsl"

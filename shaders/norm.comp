@@ -48,8 +48,8 @@ void main() {
     }
   }
   squares = workgroup_add(squares) / float(p.width);
-  // `rest` becomes the mean of x - mean, which is the rounding error of `mean` (about 2e-7 of it). This is too much if the variance is far
-  // smaller than the mean, so the error is subtracted here and below.
+  // `rest` becomes the mean of x - mean, which is the rounding error of `mean` (about 2e-7 of the mean). The error is subtracted here and
+  // below, because it matters if the variance is far smaller than the mean.
   if (KIND == kNormLayer) {
     rest = workgroup_add(rest) / float(p.width);
     squares = max(squares - rest * rest, 0);

@@ -51,7 +51,8 @@ PUMICE_CONSTANT(kSpecLanes, 0);
 // Bindings: 0 weights, 1 in (float rows; for the _i8 shaders, rows that quantize.comp wrote), 2 out, 3 vectors (bias, bias2), 4 residual
 // (may be the same range as out), 5 weights2, 6 the rows that Route wrote (kRowsOfPairs) or the list (kRowsListed).
 struct LinearParams {
-  // groups = ceil(tokens / TOKENS) * ceil(outputs / (GATED ? OUTPUTS / 2 : OUTPUTS)), with kRowsOfHeads times matrix_count
+  // groups = ceil(tokens / TOKENS) * ceil(outputs / (GATED ? OUTPUTS / 2 : OUTPUTS)); with kRowsOfHeads, this product times
+  // matrix_count
   uint first_group, groups;
   // tokens: number of rows of `in`; with kRowsOfPairs, number of pairs; with kRowsListed, TOKENS times the number of tiles in the list.
   uint tokens, outputs, cols;
@@ -269,7 +270,7 @@ struct StoreParams {
   uint rows, q_heads, kv_heads;
   uint pairs, interleaved;  // pairs: size of RopeTable::inv_freq, or 0 if nothing is rotated; interleaved: 0 or 1
   uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
-  uint cells_at;               // index in meta of page id * 32 + position % 32 for each row
+  uint cells_at;               // index in meta of one number per row, page id * 32 + position % 32
   uint turns_at;               // index in meta of float cos[pairs], sin[pairs] for each row, both multiplied by RopeTable::magnitude
   uint factors_at, q_factors;  // factors_at: index in meta of the float factor of q for each row; q_factors: 0 or 1
   uint page_first, page_count;
@@ -306,9 +307,9 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY
 // attend_tile() chooses QUERIES, KEYS, tile_heads and the maximum number of rows in a tile. LANES is kAttendLanes. A group uses at most
 // 14 KiB of shared memory.
 
-// If one bound range cannot hold all pages, there is one dispatch for each range, which skips keys whose pages are not bound. The result of
-// a query then has parts = ranges * splits parts. The group for split number `split` computes part part_first + split, where part_first is
-// (index of the range) * splits. Part 0 includes the sink.
+// If one bound range cannot hold all pages, there is one dispatch for each range. A dispatch skips keys whose pages it does not bind. The
+// result of a query then has parts = ranges * splits parts. The group for split number `split` computes part part_first + split, where
+// part_first is (index of the range) * splits. Part 0 includes the sink.
 // If there is one part, the result is written to `out`. Otherwise the parts are written to `partials`, and merge.comp combines them:
 //   Query n is (row - first_row) * heads + head, where heads = kv_heads * heads_per_kv. Part p of its result has the weighted sum of values
 //   at (n * parts + p) * padded_dim(VALUE_DIM), and {largest score, sum of the weights} at states_at + (n * parts + p) * 2.
@@ -379,7 +380,8 @@ PUMICE_CONSTANT(kNoState, 0xffffffff);
 // conv.comp computes out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c]).
 // The state after row t has the rows in[t - (TAPS - 2)], ..., in[t], one after another.
 // A group handles one span and LANES columns: groups = spans * blocks, blocks = ceil(width / LANES).
-// The bound rows of `out` begin with the first row of the block of rows that the dispatch handles, and those of `in` `halo` rows earlier.
+// The bound rows of `out` begin with the first row of the block of rows that the dispatch handles. The bound rows of `in` begin `halo` rows
+// earlier.
 // Bindings: 0 in, 1 out, 2 vectors (taps, bias), 3 meta, 4 states to read, 5 states to write.
 struct ConvParams {
   uint first_group, groups;
@@ -442,8 +444,8 @@ PUMICE_CONSTANT(kSelectPerLane, 4);
 // ---------------------------------------------------------------- Pool: pool.comp
 // Pools the rows of segment s (an entry of the segment table at segments_at) into row s of `out`.
 // If one bound range cannot hold all rows of `in`, there is one dispatch for each chunk of rows, [chunk_first, chunk_first + chunk_rows).
-// It changes out[s] only if segment s has rows in the chunk. If a segment has rows in several chunks, out[s] is an intermediate result
-// until the last of them. Therefore the chunks must be dispatched in order, with a barrier between two dispatches.
+// A dispatch changes out[s] only if segment s has rows in its chunk. If a segment has rows in several chunks, out[s] is an intermediate
+// result until the last of them. Therefore the chunks must be dispatched in order, with a barrier between two dispatches.
 // groups = segments * blocks, blocks = ceil(width / kPoolColumns). Bindings: 0 in, 1 out, 2 meta.
 struct PoolParams {
   uint first_group, groups;
@@ -530,7 +532,7 @@ constexpr std::uint32_t store_span(std::uint32_t dim, std::uint32_t lanes) {
 
 // attend_tile() returns the size of the tiles of attend.comp for segments of up to `rows` rows (1 when decoding). `dim` is the larger of
 // KEY_DIM and VALUE_DIM. A lane holds 4 queries x 8 columns of values, so a tile has at most 4 * (kAttendLanes / (padded_dim / 8)) queries,
-// for example 16 for 128 dimensions and 4 for 512. More than 32 are never used. If keys have more than 512 dimensions, a tile has 4
+// for example 16 for 128 dimensions and 4 for 512, and never more than 32 queries. If keys have more than 512 dimensions, a tile has 4
 // queries.
 struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams

@@ -101,7 +101,7 @@ void main() {
   }
   if (p.expert_groups > 1) keep_groups();
 
-  // Each round chooses the expert that comes after last_expert if the experts are sorted by falling rank, and by index for equal ranks.
+  // Each round chooses the expert that comes after last_expert if the experts are sorted by descending rank, and by index for equal ranks.
   float last = 0;
   uint last_expert = 0;
   for (uint i = 0; i < p.chosen; ++i) {

@@ -41,7 +41,7 @@ uint first_col;  // the group's first column
 uint row_of(uint quad, uint i) { return (quad * PARTS + part) * 4 + i; }
 bool owns(uint quad, uint i) { return row_of(quad, i) < KEY_DIM && first_col + col < p.value_dim; }
 
-// Returns where number i of the lane's quad number `quad` lies in a head's matrix, as an offset in words.
+// Returns the offset, in words, of number i of the lane's quad `quad` within a head's matrix.
 uint word_of(uint quad, uint i) { return row_of(quad, i) * p.value_dim + first_col + col; }
 
 vec4 quad_of_q(uint at, uint i) {
@@ -73,7 +73,7 @@ void load_step(uint first, uint count, uint head) {
   }
 }
 
-// Computes row r of the step.
+// Updates the matrix S by row r of the rows in shared memory, and writes the lane's part of S^T q to `sums`.
 void compute_row(uint r) {
   const float decay = gates[r].x;
   float added = gates[r].y * values[r * COLS + col];
