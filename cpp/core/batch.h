@@ -22,16 +22,16 @@ struct Segment {
   // Number of tokens in the text. Rope at position i uses the frequencies for a text of max(length, i + 1) tokens (RopeTable::original).
   std::int32_t length = 0;
   std::int32_t prompt = 0;  // number of leading rows that Pool leaves out; less than `rows`
-  // Number of trailing rows that no row attends to. The trailing rows themselves attend only to the other rows of the segment. Must be 0 if
-  // Attend uses a cache.
+  // Number of rows at the end of the segment to which no row attends. These rows attend only to the rows before them. Must be 0 if Attend
+  // uses a cache.
   std::int32_t unseen = 0;
   // Number, in the store, of the state from which the run continues, which is the state after position past - 1. It is -1 if `past` is 0.
   // Only programs with states use it. The run does not change this state.
   std::int32_t state = -1;
   std::span<const SavedState> saves;  // states to write during the run, in ascending order of `rows`
   // Rope adds this number (0 to kPageTokens) to the position of each row. The draft head of an assistant uses 1. For a new row at position
-  // p, it attends to the model's cache, which has only positions 0 to p - 1. The row therefore gets the position p - 1, and `ahead` = 1
-  // makes Rope rotate the row for position p.
+  // p, the head attends to the model's cache, which has only positions 0 to p - 1. The row therefore gets the position p - 1, and
+  // `ahead` = 1 makes Rope rotate the row for position p.
   std::int32_t ahead = 0;
 };
 

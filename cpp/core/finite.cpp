@@ -35,9 +35,9 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
       return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
     case Format::BF16:
       return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
-    // A scale must be below 2^64, so that its products with values of up to 448 and with the units of kernels (cpu/matrix/layout.h) are
-    // finite. If a scale is 2^64 or more, adding 65 to its exponent carries. A code must not be NaN, which is 0x7f or 0xff. Adding 1 to the
-    // lower seven bits of a code carries only for these two.
+    // A scale must be below 2^64, so that its products with values of up to 448 and with the powers of two by which kernels multiply scales
+    // (cpu/matrix/layout.h, `unit`) are finite. If a scale is 2^64 or more, adding 65 to its exponent carries. A code must not be NaN,
+    // which is 0x7f or 0xff. Adding 1 to the lower seven bits of a code carries only for these two.
     case Format::F8_E4M3: {
       std::uint8_t all = 0;
       for (std::int64_t b = 0; b < blocks; ++b)

@@ -51,7 +51,7 @@ inline void store_scales_mins(const ScalesMins& s, std::uint8_t* p) {
 
 // The numbers of one block. store() writes them as the bytes of the block (formats_store.cpp).
 struct Numbers {
-  // The block's scale and, in formats with minima, the number that is subtracted as the block's minimum. Both are half floats.
+  // Half floats. A weight is (d * scale) * level - dmin * min, where the weight's code stands for the level.
   std::uint16_t d = 0, dmin = 0;
   // The integer scale and minimum of each sub-block. Scales are signed, also in Q3_K, where the bytes of a block hold scale + 32.
   int scale[16] = {}, min[16] = {};

@@ -1,5 +1,5 @@
-// K-quants. A block has 256 weights in sub-blocks of 16 or 32 weights. The scale of a sub-block is a small integer times a half float of
-// the block. In formats with minima, the minimum of a sub-block is another small integer times another half float.
+// Unpacks K-quants. A block has 256 weights in sub-blocks of 16 or 32 weights. The scale of a sub-block is a small integer times a half
+// float of the block. In formats with minima, the minimum of a sub-block is another small integer times another half float.
 #include "core/formats_blocks.h"
 
 namespace pumice::blocks {

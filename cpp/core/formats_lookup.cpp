@@ -1,4 +1,4 @@
-// Formats whose codes are indices into a table of values (core/code_values.h).
+// Unpacks formats whose codes are indices into a table of values (core/code_values.h).
 #include <bit>
 
 #include "core/code_values.h"

@@ -1,5 +1,5 @@
-// Formats without blocks (F32, F16, BF16); F8_E4M3; A4; the formats with 32 weights and one scale d per block (Q4_0, Q5_0, Q8_0); and those
-// with one scale d and one minimum m per block (Q4_1, Q5_1). In 16 bytes of 4-bit codes, the low half of byte i is the code of weight i,
+// Unpacks the formats without blocks (F32, F16, BF16), F8_E4M3, A4, and the formats that have blocks of 32 weights with a scale d (Q4_0,
+// Q5_0, Q8_0) or with a scale d and a minimum m (Q4_1, Q5_1). In 16 bytes of 4-bit codes, the low half of byte i is the code of weight i,
 // and the high half is the code of weight 16 + i.
 #include "core/code_values.h"
 #include "core/formats_blocks.h"

@@ -254,7 +254,7 @@ struct Attend {
 // A causal convolution over the rows of a segment. Each column c has its own taps:
 //   out[t][c] = activation(bias[c] + sum over j, ascending, of taps[j][c] * in[t - (width - 1) + j][c])
 // `taps` has width x columns values. Rows before the segment come from the state, which has the last width - 1 rows of `in` before the
-// segment. They are zeros if the segment begins the text or if there is no state. If `centred` is true, the row index is
+// segment. These rows are zeros if the segment begins the text or if there is no state. If `centred` is true, the row index is
 // t - (width - 1) / 2 + j instead, rows outside of the segment are zeros, and there is no state.
 struct Conv {
   static constexpr std::string_view kName = "Conv";
