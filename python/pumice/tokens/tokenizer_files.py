@@ -160,8 +160,8 @@ def _backend_of(data: bytes, path: Path) -> Backend:
     return Backend.from_buffer(data)
 
 
-# _CASED_CLASSES: tokenizer classes of transformers, without "Fast", for which the settings of tokenizer_config.json replace those in
-# tokenizer.json (see _cased()). _CASED_TYPES: model types that have such a class if their folder names no class.
+# _CASED_CLASSES has tokenizer classes of transformers, without the suffix "Fast". For these classes, the settings of tokenizer_config.json
+# replace those in tokenizer.json (see _cased()). _CASED_TYPES has the model types that have such a class if no file names a class.
 _CASED_CLASSES = frozenset(
     f"{name}Tokenizer"
     for name in ("Bert", "DistilBert", "Electra", "Funnel", "LayoutLM", "Lxmert", "MPNet", "MobileBert", "Splinter", "SqueezeBert")
@@ -169,8 +169,8 @@ _CASED_CLASSES = frozenset(
 _CASED_TYPES = frozenset(
     ["bert", "convbert", "distilbert", "electra", "funnel", "layoutlm", "lxmert", "megatron-bert", "mobilebert", "mpnet", "nomic_bert"]
 )
-# _PLAIN_CLASSES: tokenizer classes that get all settings from tokenizer.json. _PLAIN_TYPES: model types that have such a class, even if
-# their folder names another class.
+# _PLAIN_CLASSES has tokenizer classes that get all settings from tokenizer.json. _PLAIN_TYPES has the model types whose tokenizer has such
+# a class, even if a file names another class.
 _PLAIN_CLASSES = frozenset(["PreTrainedTokenizer", "TokenizersBackend"])
 _PLAIN_TYPES = frozenset(["modernbert", "modernbert-decoder", "nystromformer"])
 
@@ -198,7 +198,7 @@ def _cased(backend: Backend, folder: Path) -> Backend:
     if (old.lowercase, old.strip_accents, old.handle_chinese_chars) == (lowercase, strip_accents, chinese_characters):
         return backend
     backend.normalizer = normalizers.BertNormalizer(old.clean_text, chinese_characters, strip_accents, lowercase)
-    return copy_of(backend)  # in the copy, the new normalizer also applies to the added tokens
+    return copy_of(backend)  # because only in a copy does the new normalizer also apply to the added tokens
 
 
 def _case_settings(folder: Path) -> tuple[bool, bool | None, bool]:
@@ -287,7 +287,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
     with no_panic("adding special tokens"), _typed(shown_path(folder)):
         special = {**built.special, **_add_special(backend, names)}
         _add_ends(backend, config, special)
-        # If the files name no unknown token, the tokenizer gets one, as in transformers. There, only _PLAIN_CLASSES have no default for it.
+        # If the files name no unknown token, the tokenizer gets a default one, as in transformers. _PLAIN_CLASSES have no default.
         if "unk" not in special and _class_of(folder) not in _PLAIN_CLASSES and (unknown := unknown_id(backend)) is not None:
             special["unk"] = unknown
     ends = set(built.eos_ids)
@@ -297,8 +297,8 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
         stated = read_object(folder / name).get("eos_token_id")
         ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
     bos = special.get("bos", built.bos_id)
-    # If the model is a GGUF file, this is a tokenizer that the user has passed for it. The ids are the same, so the special tokens that the
-    # GGUF file names are used, too.
+    # If the model is a GGUF file, the user has passed this tokenizer in place of the one in the GGUF file. Both have the same ids, so the
+    # special tokens that the GGUF file names are added.
     if file.kind == "gguf":
         for role in ("bos", "eos", "eot", "eom"):
             stated = file.get(f"tokenizer.ggml.{role}_token_id")

@@ -37,7 +37,8 @@ class TokenBatch:
     offsets: Int64
     types: Int32 | None  # token types (segment ids), or None if all are 0
     lengths_before_cut: Int64  # number of tokens of each text before it was cut, including special tokens
-    # (tokens, 2): the positions in the text at which each token begins and ends. (-1, -1) for special tokens that were added.
+    # The positions in the text at which each token begins and ends, or (-1, -1) for special tokens that were added. Only encode_placed()
+    # returns them.
     places: Int32 | None = None
 
     def __len__(self) -> int:
@@ -81,9 +82,9 @@ class Tokenizer:
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
-        # Switches off the package's own cache, although tokenizing then takes 1.2 to 1.3 times as long. In tokenizers 0.23, each thread
-        # caches up to 10,000 words of each BPE vocabulary and never frees them, so a closed model left 3.2 MB. The package has no public
-        # method for that.
+        # Switches off the cache of the tokenizers package, which has no public method for this. In tokenizers 0.23, each thread caches up
+        # to 10,000 words of each BPE vocabulary and never frees them, so a closed model left 3.2 MB. Without the cache, tokenizing takes
+        # 1.2 to 1.3 times as long.
         if isinstance(backend.model, models.BPE) and (resize := getattr(backend.model, "_resize_cache", None)):
             resize(0)
         self.backend = backend
@@ -99,7 +100,8 @@ class Tokenizer:
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
         self._decoding = Decoding.of(backend, self.added)
-        # Cache (word -> ids) that _by_words() fills. None if there is no cache, because a token may contain a space.
+        # The cache (word -> ids) that _by_words() fills. It is None if a token may contain a space, because texts are then not tokenized
+        # word by word.
         self._words: dict[str, tuple[int, ...]] | None = {} if ends_at_spaces(backend) else None
 
     @property
@@ -180,7 +182,7 @@ class Tokenizer:
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        # The ends are collected in a list, because numpy would be slower: when an engine's data fill the processor's caches, each call of
+        # The ends of the texts are collected in a list, because numpy is slower. While an engine uses the processor's caches, each call of
         # numpy takes microseconds, a twentieth of the whole time for one sentence.
         ends = [0]
         for body in bodies:
@@ -206,7 +208,7 @@ class Tokenizer:
                 raise TypeError(f"pairs[{i}] must be two texts, found {type(pair).__name__}")
         layout = self._pair
         texts = list(chain.from_iterable(pairs))
-        unique = list(dict.fromkeys(texts))  # each text once: a query is in the pairs of all its documents
+        unique = list(dict.fromkeys(texts))  # each text once, because a query is in a pair with each of its documents
         body_of = dict(zip(unique, self._bodies(unique), strict=True))
         bodies = [body_of[text] for text in texts]
         room = _room(truncate_to, layout.count)
