@@ -87,7 +87,8 @@ float placed(uint query, uint key, uint head, int distance) {
   return sum;
 }
 
-// Returns `score` with the head's bias and slope added. The key is `distance` positions after the query.
+// Returns `score` plus the head's bias for `distance`, minus the head's slope times |distance|. The key is `distance` positions after the
+// query.
 float biased(float score, uint head, int distance) {
   if (HAS_BIAS != 0) {
     const int reach = int(meta[p.distances_at]);

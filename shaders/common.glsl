@@ -12,9 +12,9 @@ layout(push_constant) uniform Push { PUSH p; };
 const uint LANES = gl_WorkGroupSize.x;
 #define LANE gl_LocalInvocationIndex
 
-// Returns the index of this workgroup among all groups of the operation. The host may cut these groups into several dispatches. It arranges
-// the groups of a dispatch in a grid of x times y groups, which may have up to x - 1 groups too many. So every main() begins with
-// `if (group() >= p.groups) return;`.
+// Returns the index of this workgroup among all groups of the operation. The host may cut these groups into several dispatches. The
+// host arranges the groups of a dispatch in a grid of x times y groups, which may have up to x - 1 groups too many. So every main() begins
+// with `if (group() >= p.groups) return;`.
 uint group() { return p.first_group + gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
 
 // workgroup_add() returns the sum of x over all lanes of the workgroup, and workgroup_max() returns the maximum. All lanes must call these

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Multiplies many token rows by weights. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It loads DEPTH
-// columns of both at a time into shared memory.
+// columns of these rows at a time into shared memory.
 #include "linear_float.glsl"
 
 // Number of columns per step. It is 16 because weights_of() loads 16 weights. Rows of weights are padded with zeros to a multiple of 16.

@@ -5,8 +5,8 @@
 layout(set = 0, binding = 1) readonly buffer InCodes { uvec4 x_codes[]; };
 layout(set = 0, binding = 1) readonly buffer InScales { float x_scales[]; };
 
-// activation_row() returns the index of the word where row i of the tile begins. The other functions take this index as `row`, and a column
-// of the matrix as k.
+// activation_row() returns the index, in words of binding 1, at which the activations for row i of the tile begin. The other functions take
+// this index as `row`, and a column of the matrix as k.
 uint activation_row(uint i) { return p.in_at + in_row(i) * p.in_stride; }
 uvec4 activation_codes(uint row, uint k) { return x_codes[(row + (in_column() + k) / 4) / 4]; }
 float activation_scale(uint row, uint k) {

@@ -62,12 +62,12 @@ struct LinearParams {
   uint out_at, out_stride;
   uint bias_at, bias2_at;
   uint residual_at, residual_stride;
-  uint activation;         // number of a pumice::Activation
+  uint activation;         // a pumice::Activation, as its number
   uint has;                // sum of the constants from kHasBias to kInByPair (below) that apply
   float scale, softcap;    // softcap: 0 for no softcap
   float alpha_p, alpha_n;  // parameters of the activation xielu
   float limit, shift;      // limit: 0 for no limit
-  // matrices: the number of matrices of the stack; matrix_rows: the number of rows of each
+  // matrices: number of matrices in the stack (see kRowsOfHeads); matrix_rows: number of rows of each of these matrices
   uint matrices, matrix_rows, matrix_first, matrix_count;
   uint in_step, out_step;               // only for kRowsOfHeads, else 0; multiples of 32 if the format is quantized
   uint route_at, route_stride, chosen;  // only for kRowsOfPairs and kRowsListed
@@ -79,8 +79,8 @@ PUMICE_CONSTANT(kHasWeight, 8);  // each product is multiplied by the routing we
 PUMICE_CONSTANT(kInByPair, 16);  // `in` has a row for each pair (see kRowsOfPairs)
 // Below are the specialisation constants. Activation, bias and residual are not among them, because push constants are as fast, and a model
 // then needs only half as many pipelines.
-PUMICE_CONSTANT(kLinearFormat, 1);   // number of the Format of `weights`, in the order of formats.def
-PUMICE_CONSTANT(kLinearFormat2, 2);  // number of the Format of `weights2`; equal to kLinearFormat when not GATED
+PUMICE_CONSTANT(kLinearFormat, 1);   // the Format of `weights`, as its index in formats.def
+PUMICE_CONSTANT(kLinearFormat2, 2);  // the Format of `weights2`, as its index in formats.def; equal to kLinearFormat when not GATED
 PUMICE_CONSTANT(kLinearGated, 3);    // 0 or 1
 PUMICE_CONSTANT(kLinearAligned, 4);  // 1 if in_at and in_stride are multiples of 4, so that a vec4 can be loaded at once, else 0
 // A group multiplies one tile: TOKENS rows of `in` by OUTPUTS rows of weights. If GATED, OUTPUTS is even, and the first half of the rows of
@@ -88,13 +88,13 @@ PUMICE_CONSTANT(kLinearAligned, 4);  // 1 if in_at and in_stride are multiples o
 //   matvec, matvec_i8: TOKENS and OUTPUTS are 1, 2, 4 or 8. TOKENS * OUTPUTS <= 32, and TOKENS * OUTPUTS * LANES <= 3072.
 //   gemm, gemm_i8: OUTPUTS is 32, 64 or 128. LANES = TOKENS * OUTPUTS / (8 R), where R, the number of tokens per lane, is 2, 4 or 8.
 //     2 LANES <= 3 (TOKENS + OUTPUTS), because finish() in gemm_tile.glsl needs 2 uvec4 of the tile for each lane.
-//     Bytes of shared memory: (TOKENS + OUTPUTS) * 80 in gemm or * 64 in gemm_i8, plus 128, plus 4 * TOKENS with kRowsListed.
+//     Bytes of shared memory: (TOKENS + OUTPUTS) * 80 in gemm or * 64 in gemm_i8, plus 128 (code_values), plus 4 * TOKENS with kRowsListed.
 //     Examples: LANES 64, TOKENS 64, OUTPUTS 64, or LANES 128, TOKENS 128, OUTPUTS 64. For few rows: LANES 64, TOKENS 32, OUTPUTS 32.
 //   gemm_coopmat: The number of subgroups (LANES / SUBGROUP) is 1 or even. If it is even, the outputs are divided into 2 parts and the
 //     tokens into subgroups / 2 parts. Each subgroup computes one part of the tokens by one part of the outputs: a multiple of M tokens by
 //     a multiple of 2 N outputs. K divides 32. The pipeline needs full subgroups of SUBGROUP lanes.
-//     Bytes of shared memory: (TOKENS + OUTPUTS) * 80, plus 128, plus 4 M N for each subgroup (8 M N if GATED), plus 4 * TOKENS with
-//     kRowsListed.
+//     Bytes of shared memory: (TOKENS + OUTPUTS) * 80, plus 128 (code_values), plus 4 M N for each subgroup (8 M N if GATED), plus 4 *
+//     TOKENS with kRowsListed.
 //     Examples for M = N = K = 16 and SUBGROUP 32: LANES 128, TOKENS 64, OUTPUTS 64, or LANES 256, TOKENS 128, OUTPUTS 128.
 PUMICE_CONSTANT(kLinearTokens, 5);
 PUMICE_CONSTANT(kLinearOutputs, 6);
@@ -251,7 +251,7 @@ struct MultiplyParams {
   uint first_group, groups;
   uint blocks, width, span;
   uint a_at, a_stride, b_at, b_stride, out_at, out_stride;
-  uint activation;  // number of a pumice::Activation other than xielu
+  uint activation;  // a pumice::Activation other than xielu, as its number
   float scale;
 };
 PUMICE_CONSTANT(kMultiplyPerLane, 4);
@@ -389,7 +389,7 @@ struct ConvParams {
   uint lead, halo;  // lead: 0, or (TAPS - 1) / 2 if the convolution is centred
   uint in_at, in_stride, out_at, out_stride;
   uint taps_at, bias_at, has_bias;
-  uint activation;  // number of a pumice::Activation other than xielu
+  uint activation;  // a pumice::Activation other than xielu, as its number
   uint from_first, from_count, to_first, to_count, state_words;
 };
 PUMICE_CONSTANT(kConvTaps, 1);  // TAPS, 1 to 64

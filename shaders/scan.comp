@@ -33,9 +33,9 @@ shared vec3 gates[STEP];            // {decay, gain, skip}
 shared float reads[2 * LANES];      // each lane's part of S^T k, for an even row of the step and for an odd row
 shared float sums[STEP * LANES];    // each lane's part of S^T q
 
-// Row i of the matrix lies in quad i / 4. Lane (part, column) has quads part, part + PARTS, part + 2 PARTS, ...
+// The lane's quads of the matrix S. Row i of S lies in quad i / 4, and s[j] is quad part + j PARTS of the lane's column.
 vec4 s[QUADS];
-uint part, col;  // index of the lane's part of its column, and index of this column, counted from first_col
+uint part, col;  // the lane has part number `part` of column first_col + col
 uint first_col;  // the group's first column
 
 uint row_of(uint quad, uint i) { return (quad * PARTS + part) * 4 + i; }
@@ -55,7 +55,7 @@ vec4 quad_of_k(uint at, uint i) {
   return x;
 }
 
-// Loads q, k, v and the factors for rows [first, first + count) of the block into shared memory.
+// Loads q, k, v and the gates for rows [first, first + count) of the dispatch's block of rows into shared memory.
 void load_step(uint first, uint count, uint head) {
   const uint key_head = p.tiled != 0 ? head % p.key_heads : head / (p.heads / p.key_heads);
   for (uint i = LANE; i < count * ROW_QUADS; i += LANES) {

@@ -30,8 +30,8 @@ shared float largest[LANES];
 const uint OF_Q = 0, OF_K = 1, OF_V = 2;
 float load(uint kind, uint at) { return kind == OF_Q ? q[at] : kind == OF_K ? k[at] : v[at]; }
 
-// Returns dimension d of the head that begins at `at`. It is rotated if it is one of the rotated dimensions of q or k. Returns 0 if d is in
-// the padding.
+// Returns dimension d of the head that begins at `at`. The result is rotated if d is a rotated dimension of q or k, and 0 if d is in the
+// padding.
 float turned(uint kind, uint at, uint d, uint turns) {
   if (d >= (kind == OF_V ? VALUE_DIM : KEY_DIM)) return 0;
   const float x = load(kind, at + d);

@@ -113,7 +113,7 @@ void choose(uint candidates) {
   barrier();
 }
 
-// Does what choose() does, for K = 1.
+// Writes the largest key to chosen[0]. Used instead of choose() if K is 1.
 void choose_one() {
   uvec2 largest = uvec2(0);
   for (uint i = LANE; i < elements(); i += LANES) {
