@@ -8,8 +8,8 @@
 
 namespace pumice {
 
-// A request that a run saves the state of a sequence. After the first `rows` rows of the segment, the run writes the state to state number
-// `state` of the store.
+// Makes a run save the state of a sequence. After the first `rows` rows of the segment, the run writes the sequence's state to the store,
+// under the number `state`.
 struct SavedState {
   std::int32_t rows = 0, state = 0;
 };

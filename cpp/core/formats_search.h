@@ -46,8 +46,8 @@ struct Grid {
   bool table;                 // true: the levels are kIq4Values; false: the levels are all integers from `low` to `high`
   bool affine;                // true: the format has a min
   int scale_low, scale_high;  // smallest and largest integer scale of a sub-block; both 0 if the block is one sub-block
-  // The largest integer min of a sub-block; the smallest is 0. min_high is 0 if mins are not integers, which is so in formats without a min
-  // and in blocks of one sub-block.
+  // Largest integer min of a sub-block; the smallest is 0. min_high is 0 in formats without a min, and in blocks of one sub-block, whose
+  // min is not an integer.
   int min_high;
   // The search tries `steps` scales for a sub-block. Scale k maps the largest magnitude of the weights to first + k * step levels. If the
   // format has a min, scale k maps the range of the weights to this number of levels.

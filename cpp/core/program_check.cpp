@@ -11,7 +11,7 @@
 namespace pumice {
 namespace {
 
-constexpr std::int32_t kHeadStep = 32;  // number of columns in a block of 8-bit activations
+constexpr std::int32_t kHeadStep = 32;  // in_step is a multiple of this number of columns, a block of 8-bit activations
 constexpr std::int32_t kMaxReach = 1 << 20, kMaxStateHeads = 1 << 16;
 
 std::string heads_of(const CacheShape& shape) {

@@ -9,7 +9,7 @@
 namespace pumice {
 namespace {
 
-// [slot][column]: true if a later operation reads the value that the column holds.
+// Element [slot][column] is true if a later operation reads the value that the column holds.
 using Columns = std::vector<std::vector<bool>>;
 
 void mark(Columns& columns, const View& view, bool read) {

@@ -93,7 +93,7 @@ std::vector<float>& scratch(std::vector<float>& held, std::int64_t floats) {
 }  // namespace
 
 constexpr std::uint64_t kBuffer = std::uint64_t{64} << 20;  // size of a buffer that OpenBLAS 0.3.34 maps on x86-64
-constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // address space that must remain for other allocations at the same time
+constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // address space that must remain free for other allocations
 
 class Blas::Buffer {
  public:

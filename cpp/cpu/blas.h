@@ -41,8 +41,8 @@ class Blas {
   };
 
   Sgemm sgemm_ = nullptr;
-  // BLASSetThreading() and BLASGetThreading(), which Accelerate has since macOS 15. They set and return how the products of the calling
-  // thread are computed: 0 allows many threads, and 1 allows only the calling thread. Both pointers are null in other libraries.
+  // Pointers to Accelerate's BLASSetThreading() and BLASGetThreading() (since macOS 15), or null in other libraries. The functions set and
+  // return how the products of the calling thread are computed: 0 allows many threads, and 1 allows only the calling thread.
   int (*set_threading_)(unsigned) = nullptr;
   unsigned (*get_threading_)() = nullptr;
   std::unique_ptr<Buffers> buffers_ = std::make_unique<Buffers>();
