@@ -136,5 +136,5 @@ _ROWS: tuple[tuple[str, Split], ...] = (
     ("sarvam-moe", Split((_LINES,), raw=True)),
     ("whitespace", Split((r"\s+",), raw=True, drop_spaces=True)),
 )
-# tokenizer.ggml.pre -> Split. To add a name for a known split, add a word to its row above. To add a new split, add a row.
+# Maps tokenizer.ggml.pre to a Split. To add a name for a known split, add a word to its row above. To add a new split, add a row.
 SPLITS: dict[str, Split] = {name: split for names, split in _ROWS for name in names.split()}
