@@ -22,8 +22,7 @@ struct Segment {
   // Number of tokens in the text. Rope at position i uses the frequencies for a text of max(length, i + 1) tokens (RopeTable::original).
   std::int32_t length = 0;
   std::int32_t prompt = 0;  // number of leading rows that Pool leaves out; less than `rows`
-  // Number of rows at the end of the segment to which no row attends. These rows attend only to the rows before them. Must be 0 if Attend
-  // uses a cache.
+  // No row of the segment attends to its last `unseen` rows. These last rows attend to the other rows. Must be 0 if Attend uses a cache.
   std::int32_t unseen = 0;
   // Number, in the store, of the state from which the run continues, which is the state after position past - 1. It is -1 if `past` is 0.
   // Only programs with states use it. The run does not change this state.

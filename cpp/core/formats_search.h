@@ -342,7 +342,8 @@ Scales<f> choose(const Lanes* x, const Lanes* w) {
     for (int a = 0; a < g.starts; ++a) {
       for (int b = 0; b < (g.affine ? g.starts : 1); ++b) {
         Scales<f> trial;
-        // If integer scales may be negative, scale_low has the largest magnitude, so `scale` becomes the integer scale_low + a.
+        // Chooses d so that `scale` becomes scale_high - a, or scale_low + a if integer scales may be negative, because scale_low then has
+        // the largest magnitude.
         trial.d = half(scale / static_cast<float>(g.scale_low < 0 ? g.scale_low + a : g.scale_high - a));
         if (g.affine) trial.dmin = half(min / static_cast<float>(g.min_high - b));
         for (int sub = 0; sub < kSubs<f>; ++sub) {
