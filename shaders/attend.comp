@@ -98,8 +98,8 @@ float biased(float score, uint head, int distance) {
   return score;
 }
 
-// Returns the index, among the bound pages, of entry `page` in the segment's list of pages. Returns UNBOUND if this page is not bound or if
-// it begins at or after position `end`, because the tile attends to none of its keys and the list may have no such entry.
+// Returns the index, among the bound pages, of entry `page` in the segment's list of pages, or UNBOUND if this page is not bound. Also
+// returns UNBOUND for pages from position `end` on, because the tile attends to none of their keys and the list may have no entry for them.
 uint bound_page(uint page, uint end) {
   if (page * kPagePositions >= end) return UNBOUND;
   const uint bound = meta[list + page] - p.page_first;

@@ -9,7 +9,7 @@
 layout(set = 0, binding = 0) readonly buffer RouteRows { float route[]; };
 layout(set = 0, binding = 1) writeonly buffer List { uint list[]; };
 
-shared uvec2 counts[LANES];  // for each lane's run of pairs: number of pairs of experts before this group's expert, and of this expert
+shared uvec2 counts[LANES];  // pairs in each lane's run: (number for the experts before this group's expert, number for this expert)
 
 uint route_of(uint pair) { return p.route_at + pair / p.chosen * p.route_stride + pair % p.chosen; }
 // Returns the expert of a pair. An invalid index, which Route never writes, counts as expert 0.

@@ -53,8 +53,8 @@ struct Grid {
   // format has a min, scale k maps the range of the weights to this number of levels.
   float first, step;
   int steps;
-  // Number of integers that the search tries for the largest scale of the sub-blocks, and for the largest min. In trial i, the largest
-  // scale becomes scale_high - i (scale_low + i if scales may be negative), and the largest min becomes min_high - i.
+  // Number of trials for the largest integer scale of a block, and for its largest integer min. In trial i, this scale is scale_high - i
+  // (or scale_low + i if scales may be negative), and this min is min_high - i.
   int starts;
 };
 

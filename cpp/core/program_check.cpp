@@ -396,7 +396,7 @@ std::int64_t indices_of(std::span<const float> values) {
   float largest = -1;
   for (const float value : values) {
     if (!(value >= 0 && value < static_cast<float>(kMaxWidth) && value == std::floor(value)))
-      return 0;  // most vectors need no further check, because their first value is not a whole number
+      return 0;  // for most vectors in the first round, because their first value is not a whole number
     largest = std::max(largest, value);
   }
   return static_cast<std::int64_t>(largest) + 1;
