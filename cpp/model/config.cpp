@@ -90,7 +90,8 @@ void refuse_other_positions(const Reader& read, const Config& c) {
   const bool turned = kind == "rope" || kind == "rotary";
   const bool none = kind == "nope" && c.ropes.empty() && c.alibi_slopes.empty() && !c.learned_positions;
   if (kind == "absolute" || none || (turned && !c.ropes.empty()) || (kind == "alibi" && !c.alibi_slopes.empty())) return;
-  read.unsupported("position_embedding_type \"", kind, "\" is not known; this version has absolute");
+  read.unsupported("position_embedding_type \"", kind,
+                   "\" is not run; known are absolute, and those of rope, rotary, alibi and nope that the family has");
 }
 
 // Returns true if the file's classifier labels tokens and not texts. The class name in config.json decides this, because both kinds of

@@ -27,8 +27,8 @@ struct GgufPart {
   std::vector<std::int64_t> columns;  // the folder's column for each column of the GGUF tensor; empty: all columns in the same order
   std::int64_t matrices = 0;          // number of matrices in the tensor, one below the other; 0: the tensor is a single matrix
   bool turned = false;                // true: each of these matrices is transposed
-  // If positive, the folder's vector becomes a matrix with this many columns. If 0, the folder's tensor, also a matrix of one row, becomes
-  // a vector. If empty, the number of dimensions stays.
+  // If positive, the folder's vector becomes a matrix with this many columns. If 0, the folder's tensor becomes a vector, even if it is a
+  // matrix with one row. If empty, the number of dimensions stays.
   std::optional<std::int64_t> width;
   bool pairs = false;  // true: rows are reordered for a rope that rotates neighbouring columns
   // Lists of factors. The rows are multiplied by one list after the other. A list has one number for all rows, or one number per row.

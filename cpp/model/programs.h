@@ -50,8 +50,8 @@ struct EndOutput {
   std::string_view name;  // the end's name in the table of plan()
   Output output;          // the last stage's body_program() with this output includes the end
 };
-// Returns the ends that a model has, in the order modules, classifier, MLM head. The head for logits is not among them, because it is a
-// program of its own.
+// Returns the ends that a model has: first the modules of a sentence-transformers folder (such as Dense), then the classifier, then the MLM
+// head. The head for logits is not among them, because it is a program of its own.
 std::vector<EndOutput> ends_of(const Description& d);
 Program log_prob_program(const Description& d);  // computes log-probabilities from hidden rows and target ids
 

@@ -70,7 +70,7 @@ class Reader {
   void gguf_multiplies(Role role, std::vector<double> weight, std::vector<double> bias = {}) const {
     if (notes_) notes_->factors.insert_or_assign(role, GgufNotes::Factors{std::move(weight), std::move(bias)});
   }
-  // Removes the notes of these keys, because llama.cpp's converter never writes them for this model.
+  // Takes these keys out of what convert() will write (notes_), because llama.cpp's converter never writes them for this model.
   void gguf_lacks(std::initializer_list<std::string_view> gguf_keys) const;
 
   bool gguf() const { return gguf_; }
