@@ -13,8 +13,8 @@ namespace pumice::engine {
 
 struct SchedulerStats {
   std::int64_t running = 0;  // number of requests with a sequence that runs or is held (Sequence::Life)
-  std::int64_t waiting = 0;  // number of other requests with a sequence that waits for pages
-  std::int64_t lagging = 0;  // number of other unfinished requests; they are paused, usually because their callers do not read tokens
+  std::int64_t waiting = 0;  // number of other requests with a sequence that waits for pages or, because of Limits::running, for its turn
+  std::int64_t lagging = 0;  // number of other unfinished requests, whose callers do not read tokens or do not answer with logits
   std::int64_t rows = 0;     // number of rows in the last step
   // Totals since the scheduler was made: number of steps, of computed prompt rows, and of chosen tokens.
   std::int64_t steps = 0, prompt_tokens = 0, decoded_tokens = 0;

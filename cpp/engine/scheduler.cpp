@@ -72,11 +72,13 @@ Limits Scheduler::limits() const {
 SchedulerStats Scheduler::stats() const {
   const std::lock_guard lock(mutex_);
   SchedulerStats stats = counts_;
+  using Life = Sequence::Life;
+  const auto runs = [](const Sequence& s) { return s.life == Life::running || s.life == Life::held; };
+  const auto waits = [](const Sequence& s) { return (s.life == Life::waiting || s.life == Life::parked) && !s.lags() && !s.shown(); };
   for (const auto& request : roster_.requests()) {
-    const auto any = [&](auto&& holds) { return std::ranges::any_of(request->sequences, holds); };
-    if (any([](const Sequence& s) { return s.life == Sequence::Life::running || s.life == Sequence::Life::held; })) {
+    if (std::ranges::any_of(request->sequences, runs)) {
       ++stats.running;
-    } else if (any([](const Sequence& s) { return s.life == Sequence::Life::waiting && !s.lags(); })) {
+    } else if (std::ranges::any_of(request->sequences, waits)) {
       ++stats.waiting;
     } else if (!request->ended()) {
       ++stats.lagging;

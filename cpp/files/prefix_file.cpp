@@ -57,9 +57,9 @@ PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
   const std::uint64_t made_by = number(12, std::uint32_t{}), bytes = number(16, std::uint64_t{}), tokens = number(32, std::uint64_t{}),
                       state_bytes = number(40, std::uint64_t{}), page_bytes = number(48, std::uint64_t{});
   if (made_by > kMostMadeBy) wrong("made_by", 12, "has ", made_by, " bytes; at most ", kMostMadeBy, " are allowed");
+  if (state_bytes > kMostBytes) wrong("state_bytes", 40, "is ", state_bytes, "; a state has at most ", kMostBytes);
   if (page_bytes > kMostBytes || page_bytes + state_bytes == 0)
     wrong("page_bytes", 48, "is ", page_bytes, "; a page has 1 to ", kMostBytes, ", or 0 where there is a state");
-  if (state_bytes > kMostBytes) wrong("state_bytes", 40, "is ", state_bytes, "; a state has at most ", kMostBytes);
   if (tokens < 1) wrong("tokens", 32, "is 0; a prefix has at least one");
   const std::uint64_t pages = pages_of(tokens);
   const auto start = head_bytes(made_by, tokens, pages);

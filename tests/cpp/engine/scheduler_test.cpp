@@ -659,6 +659,25 @@ TEST(Scheduler, WhatIsHeldOrClosedIsNotPumped) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
+TEST(Scheduler, ARequestThatLowerLimitsStopCountsAsWaiting) {
+  toy::Model m;
+  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };  // so that both requests run when the limits change
+  const auto first = m.scheduler->request({text(1, 20)}, greedy(200)), second = m.scheduler->request({text(2, 20)}, greedy(200));
+  first->wait(1, 1e9);
+  second->wait(1, 1e9);
+  m.scheduler->set_limits({.running = 1});
+  SchedulerStats stats;
+  EXPECT_TRUE(patience::wait_until([&] {
+    stats = m.scheduler->stats();
+    return stats.running < 2;
+  }));
+  EXPECT_EQ(stats.running, 1);
+  EXPECT_EQ(stats.waiting, 1);
+  EXPECT_EQ(stats.lagging, 0);
+  EXPECT_EQ(run(*first)[0].ids, continuation(text(1, 20), 200));
+  EXPECT_EQ(run(*second)[0].ids, continuation(text(2, 20), 200));
+}
+
 TEST(Scheduler, LimitsRefuseThoseWhoDoNotWait) {
   toy::Model m;
   std::atomic<bool> go{false};
