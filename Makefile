@@ -59,8 +59,10 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# The build folder is kept, so that only changed code is compiled again. It lies as deep as build/tests, so that relative paths are equal
+# and ccache finds objects that one build has compiled for the other.
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
-	$(PIP) install -q ".[serve]"
+	$(PIP) install -q ".[serve]" --config-settings=build-dir=build/$(notdir $(VENV)) --config-settings=cmake.define.PUMICE_WARNINGS=ON
 	@touch $@
 
 $(VENV)/.samples: $(VENV)/.made

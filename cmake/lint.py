@@ -1,7 +1,7 @@
 """lint.py CLANG_TIDY BUILD: runs clang-tidy with the checks of .clang-tidy, and fails if there is any warning.
 
-The script checks the files that are listed in BUILD/compile_commands.json. They are the files of the unity build. Each of them includes up
-to 64 source files, so that clang-tidy parses the headers of these source files only once.
+The script checks the files that are listed in BUILD/compile_commands.json. They are the files of the unity build. Each of them includes all
+source files of a library, so that clang-tidy parses their headers only once.
 
 Every build compiles the sources for this machine's processor family. To find files that work only on this family, files that all families
 share are checked as if they were compiled for another family. A file that uses this family's intrinsics, registers or macros then fails. A

@@ -21,7 +21,7 @@ check-cpp: $(VENV)/.checkers
 	$(BIN)/cmake -S . -B build/lint -G Ninja -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) $(CMAKE_FLAGS) > /dev/null
 	$(BIN)/python cmake/lint.py $(BIN)/clang-tidy build/lint
 
-# Compiles each product file alone. A file that lacks an include fails here; all other builds compile up to 64 files as one
+# Compiles each product file alone. A file that lacks an include fails here; all other builds compile the files of a library as one
 # (CMakeLists.txt). Takes 10 minutes of processor time.
 check-alone: $(VENV)/.made
 	@./cmake/check_system.sh $(PYTHON)
