@@ -164,13 +164,17 @@ void Fill::bring_experts(Split& split) const {
   }
 }
 
+Split Fill::with_some_experts(const std::function<Split(std::size_t away_before)>& divide) const {
+  Split split = divide(costs_.layers());
+  if (missing(split) == 0) bring_experts(split);
+  for (Share& share : split) trim(share);
+  return split;
+}
+
 Split Fill::with_experts(const std::function<Split(std::size_t away_before)>& divide) const {
   if (!costs_.can_part_experts()) return divide(0);
   Split split = divide(options_.gpu_experts ? away_before_asked() : 0);
-  if (!options_.gpu_experts && missing(split) > 0) {
-    split = divide(costs_.layers());
-    if (missing(split) == 0) bring_experts(split);
-  }
+  if (!options_.gpu_experts && missing(split) > 0) return with_some_experts(divide);
   for (Share& share : split) trim(share);
   return split;
 }
@@ -194,13 +198,14 @@ Split Fill::split(std::size_t count) const {
       if (missing(best) == 0 || places.size() == 1) return best;
     }
   };
+  const auto first_with = [&](Split (Fill::*with)(const std::function<Split(std::size_t)>&) const) {
+    return first_that_fits(
+        [&](const Places& places) { return (this->*with)([&](std::size_t away_before) { return balanced(places, count, away_before); }); });
+  };
+  if (!costs_.can_part_experts() || options_.gpu_experts) return first_with(&Fill::with_experts);
   // If all layers and experts fit on some of the places, uses only these places, so that no experts are on the host.
-  if (costs_.can_part_experts() && !options_.gpu_experts && all.size() > 1) {
-    Split whole = first_that_fits([&](const Places& places) { return balanced(places, count, 0); });
-    if (missing(whole) == 0) return whole;
-  }
-  return first_that_fits(
-      [&](const Places& places) { return with_experts([&](std::size_t away_before) { return balanced(places, count, away_before); }); });
+  Split whole = first_that_fits([&](const Places& places) { return balanced(places, count, 0); });
+  return missing(whole) == 0 ? whole : first_with(&Fill::with_some_experts);
 }
 
 Split Fill::split(const std::vector<std::int64_t>& counts) const {

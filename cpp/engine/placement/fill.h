@@ -63,6 +63,9 @@ class Fill {
   // Returns divide(away_before), a split in which the experts of all layers before `away_before` must be on the host. gpu_experts=
   // determines `away_before`. Without this option, as many experts as fit are with their layers.
   Split with_experts(const std::function<Split(std::size_t away_before)>& divide) const;
+  // The part of with_experts() for models whose experts do not all fit: first all experts are on the host, and then as many as fit are
+  // moved.
+  Split with_some_experts(const std::function<Split(std::size_t away_before)>& divide) const;
   // The layers first, ..., end - 1, and the places among which they must be divided. The experts of the layers before `away_before` are on
   // the host.
   struct Stretch {
