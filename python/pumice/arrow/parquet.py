@@ -218,18 +218,15 @@ def _files(inputs: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
 
 
 def _tables(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Joins and cuts batches to tables of `rows` rows; only the last table may have fewer. Batches may have fewer rows than asked for,
-    because pyarrow ends a batch where a row group of the file ends."""
+    """Joins batches to tables of at least `rows` rows; only the last table may have fewer. A single batch may have fewer rows, because
+    pyarrow ends a batch where a row group of the file ends."""
     waiting: list[pa.RecordBatch] = []
-    missing = rows  # number of rows that the table lacks
     for batch in batches:
-        while batch.num_rows >= missing:
-            yield pa.Table.from_batches([*waiting, batch.slice(0, missing)])
-            batch, waiting, missing = batch.slice(missing), [], rows
-        if batch.num_rows:
-            waiting.append(batch)
-            missing -= batch.num_rows
-    if waiting:
+        waiting.append(batch)
+        if sum(each.num_rows for each in waiting) >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if sum(each.num_rows for each in waiting):
         yield pa.Table.from_batches(waiting)
 
 
