@@ -252,10 +252,10 @@ class Model:
         states_in_use and states_cached (now), and of the cache of experts: expert_hits and expert_reads (since load())."""
 
     def stats(self) -> dict[str, Any]:
-        """Returns the state of the batch of all requests. Numbers of requests: running, waiting, and lagging (unfinished, but not able to
-        take part in a step now). Rows in the last step: step_rows. Totals since load(): steps, prompt_tokens, decoded_tokens, preempted,
-        busy_seconds. Numbers of pages: pages_in_use, pages_cached, pages_budget. Numbers of states: states_in_use, states_cached,
-        states_budget."""
+        """Returns the state of the batch of all requests. Numbers of requests: running, waiting, and lagging (whose callers do not read
+        tokens or do not answer with logits). Rows in the last step: step_rows. Totals since load(): steps, prompt_tokens, decoded_tokens,
+        preempted, busy_seconds. Numbers of pages: pages_in_use, pages_cached, pages_budget. Numbers of states: states_in_use,
+        states_cached, states_budget."""
 
     def set_limits(self, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
         """Sets those limits that are not None. Returns all limits."""

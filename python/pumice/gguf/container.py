@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..common.arguments import shown
+from ..errors import ModelFormatError
 
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)  # GGUF's ids of types
 ALIGNMENT = 32  # alignment of the weights of each tensor, in bytes
@@ -94,11 +96,18 @@ def tensor_bytes(tensor: Tensor, offset: int) -> bytes:
     return text(tensor.name) + struct.pack(f"<I{dims}QIQ", dims, *reversed(tensor.shape), IDS[tensor.format], offset)
 
 
+def _key_bytes(key: str, value: Any) -> bytes:
+    try:
+        return text(key) + value_bytes(value)
+    except (struct.error, OverflowError):  # a number is too large, or a whole number too small
+        raise ModelFormatError(f"{key} is {shown(value)}, and numbers in GGUF metadata have 32 bits", field=key) from None
+
+
 def head_bytes(keys: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
     """Returns all bytes of a file before the weights of its first tensor. The weights of the other tensors follow in order, each at the
     next multiple of the alignment."""
     parts = [b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))]
-    parts += [text(key) + value_bytes(value) for key, value in keys.items()]
+    parts += [_key_bytes(key, value) for key, value in keys.items()]
     offset = 0
     for tensor in tensors:
         parts.append(tensor_bytes(tensor, offset))

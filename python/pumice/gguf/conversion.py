@@ -185,7 +185,7 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
     contents = _Contents(keys, units, source, lambda: source_key(file, beside) == source)
     _check_same(file, contents, (*head["folded"], *(_OF_PAIRS if pairs else ())))
     if with_tokenizer:
-        keys |= _tokenizer(file, int(config["vocab_size"]), architecture)
+        keys |= _tokenizer(file, _vocab_size(file, config), architecture)
     return contents
 
 
@@ -262,14 +262,29 @@ def _check_same(file: _core.ModelFile, contents: _Contents, changed: tuple[str, 
 def _keys(file: _core.ModelFile, path: Path, config: Config, head: Mapping[str, Any], sentence: SentenceConfig) -> dict[str, Any]:
     said = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in head["keys"].items()}
     keys = {"general.architecture": head["architecture"]} | said | {"general.type": "model", "general.name": path.resolve().name}
-    more = {"vocab_size": int(config["vocab_size"])} | _ends(file, config, head["generates"], sentence)
+    more = {"vocab_size": _vocab_size(file, config)} | _ends(file, config, head["generates"], sentence)
     return keys | {f"{head['architecture']}.{key}": value for key, value in more.items()}
+
+
+def _vocab_size(file: _core.ModelFile, config: Config) -> int:
+    size = config["vocab_size"]
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**31:
+        raise _wrong(file, "vocab_size", size, "a whole number from 1 to 2^31 - 1")
+    return size
+
+
+def _wrong(file: _core.ModelFile, key: str, value: Any, needed: str) -> ModelFormatError:
+    return ModelFormatError(
+        f"{shown_path(file.path)}: {key} in config.json is {shown(value)}; {needed} is needed", file=file.path, field=key
+    )
 
 
 def _ends(file: _core.ModelFile, config: Config, generates: bool, sentence: SentenceConfig) -> dict[str, Any]:
     """Returns the keys for what follows the layers: pooling, or a classifier's labels. generates: whether the model's family generates."""
     labels = config.get("id2label") if _classifies(config) else None
     if labels:
+        if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
+            raise _wrong(file, "id2label", labels, "an object with a label for each number")
         names = {"classifier.output_labels": [str(labels[key]) for key in sorted(labels, key=int)]}
         # The file of a decoder gets no pooling_type. With _RANK, a decoder's score would be the difference of two labels, as for Qwen 3
         # rerankers.

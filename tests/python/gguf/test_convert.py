@@ -99,6 +99,27 @@ def test_a_strange_value_that_only_gguf_needs_is_no_error_of_load(name: str, key
         pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value", "field"),
+    [
+        *(("llama3", "vocab_size", value, "vocab_size") for value in ("strange", 2**40, 1e300, [1], 0, True)),
+        *(("bert_classifier", "id2label", value, "id2label") for value in ("strange", [1], {"a": 1}, ["x", {}])),
+        # numbers in GGUF metadata have 32 bits
+        ("deepseek_v2", "n_group", 2**40, "deepseek2.expert_group_count"),
+        ("llama4", "interleave_moe_layer_step", 2**40, "llama4.interleave_moe_layer_step"),
+    ],
+    ids=str,
+)
+def test_a_strange_value_is_named(name: str, key: str, value: Any, field: str, tmp_path: Path) -> None:
+    folder = random_models.make_folder(name, tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | {key: value}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(pumice.ModelFormatError, match=field) as error:
+        pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
+    assert error.value.field == field
+    assert not list(tmp_path.glob("m.gguf*"))
+
+
 def test_the_text_half_of_gemma3(tmp_path: Path) -> None:
     folder, ids = random_models.make_folder("gemma3_multimodal", tmp_path), random_models.golden("gemma3_multimodal")["ids"]
     config = json.loads((folder / "config.json").read_text())
