@@ -59,10 +59,12 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# The build folder is kept, so that only changed code is compiled again. It lies as deep as build/tests, so that relative paths are equal
-# and ccache finds objects that one build has compiled for the other.
+# The build folder is kept, so that most code that has not changed is not compiled again. It lies as deep as build/tests, and paths below this
+# folder are relative to ccache, so that ccache finds objects that one of these builds has compiled for the other. Variables tell
+# scikit-build-core so, because pip has no --config-settings before 22.1.
+export CCACHE_BASEDIR ?= $(CURDIR)
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
-	$(PIP) install -q ".[serve]" --config-settings=build-dir=build/$(notdir $(VENV)) --config-settings=cmake.define.PUMICE_WARNINGS=ON
+	SKBUILD_BUILD_DIR=build/package-$(notdir $(VENV:/=)) SKBUILD_CMAKE_DEFINE=PUMICE_WARNINGS=ON $(PIP) install -q ".[serve]"
 	@touch $@
 
 $(VENV)/.samples: $(VENV)/.made

@@ -13,7 +13,9 @@ namespace pumice::engine {
 
 struct SchedulerStats {
   std::int64_t running = 0;  // number of requests with a sequence that runs or is held (Sequence::Life)
-  std::int64_t waiting = 0;  // number of other requests with a sequence that waits for pages or, because of Limits::running, for its turn
+  // Number of other requests with a sequence that waits for pages, because of Limits::running for its turn, or for the next plan after its
+  // caller has read its tokens or answered.
+  std::int64_t waiting = 0;
   std::int64_t lagging = 0;  // number of other unfinished requests, whose callers do not read tokens or do not answer with logits
   std::int64_t rows = 0;     // number of rows in the last step
   // Totals since the scheduler was made: number of steps, of computed prompt rows, and of chosen tokens.

@@ -661,11 +661,16 @@ TEST(Scheduler, WhatIsHeldOrClosedIsNotPumped) {
 
 TEST(Scheduler, ARequestThatLowerLimitsStopCountsAsWaiting) {
   toy::Model m;
-  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };  // so that both requests run when the limits change
+  std::atomic<std::int64_t> allowed{40};  // number of steps that may still run; so no request has 200 tokens before the limits change
+  m.seen->in_run = [&] {
+    while (allowed <= 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --allowed;
+  };
   const auto first = m.scheduler->request({text(1, 20)}, greedy(200)), second = m.scheduler->request({text(2, 20)}, greedy(200));
   first->wait(1, 1e9);
   second->wait(1, 1e9);
   m.scheduler->set_limits({.running = 1});
+  allowed += 2;  // one step may have been planned with the old limits
   SchedulerStats stats;
   EXPECT_TRUE(patience::wait_until([&] {
     stats = m.scheduler->stats();
@@ -674,6 +679,7 @@ TEST(Scheduler, ARequestThatLowerLimitsStopCountsAsWaiting) {
   EXPECT_EQ(stats.running, 1);
   EXPECT_EQ(stats.waiting, 1);
   EXPECT_EQ(stats.lagging, 0);
+  allowed = 1 << 20;
   EXPECT_EQ(run(*first)[0].ids, continuation(text(1, 20), 200));
   EXPECT_EQ(run(*second)[0].ids, continuation(text(2, 20), 200));
 }
@@ -808,7 +814,7 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
     slow->answer(0, shown[0].logits);
     while (!state->inside) std::this_thread::yield();
     EXPECT_FALSE(other->wait(1, 1));
-    // The sequence that showed its logits is parked if the engine gathered sequences before the answer came; it then counts as lagging.
+    // The sequence that showed its logits is parked if the engine gathered sequences before the answer came; it then counts as waiting.
     const SchedulerStats stats = m.scheduler->stats();
     EXPECT_EQ(stats.running + stats.waiting + stats.lagging, 2);
     EXPECT_TRUE(slow->shown().empty()) << "it was answered";

@@ -262,7 +262,7 @@ def test_max_seconds(smollm2: pumice.Model) -> None:
     assert answer.ids.tolist() == smollm2.generate("Rivers", **{**given, "max_new_tokens": len(answer.ids)}, max_seconds=1e6).ids.tolist()
     stream = smollm2.stream("Rivers", **given, max_seconds=seconds)
     first = next(stream)
-    wait_until(lambda: not smollm2.stats()["running"] + smollm2.stats()["lagging"])
+    wait_until(lambda: not sum(smollm2.stats()[name] for name in ("running", "waiting", "lagging")))
     ids = [*first.ids.tolist(), *(i for chunk in stream for i in chunk.ids.tolist())]
     assert stream.result.finish_reason == "cancelled" and len(ids) < 4000
     with pytest.raises(ValueError, match="max_seconds"):
