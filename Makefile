@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 3
 
 BIN := $(VENV)/bin
 SOURCES := $(shell find cpp python cmake shaders -type f ! -name '*.pyc' 2>/dev/null) CMakeLists.txt pyproject.toml
@@ -26,7 +26,8 @@ test: test-cpp test-python
 test-cpp: build/tests/.built
 	cd build/tests && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
 
-# Runs the tests in PYTEST_WORKERS processes, because most tests keep only one core busy. Then runs the tests that are marked "alone"
+# Runs the tests in PYTEST_WORKERS processes, because most tests keep only one core busy, and wait for servers and other processes a sixth of
+# the time. Then runs the tests that are marked "alone"
 # (pyproject.toml) one after another.
 test-python: test-together
 	$(MAKE) test-alone
