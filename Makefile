@@ -60,12 +60,15 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# The build folder is kept, so that most code that has not changed is not compiled again. It lies as deep as build/tests, and paths below this
-# folder are relative to ccache, so that ccache finds objects that one of these builds has compiled for the other. Variables tell
-# scikit-build-core so, because pip has no --config-settings before 22.1.
+# The build folder is kept, so that most code that has not changed is not compiled again. ccache finds objects that the build of the tests has
+# compiled, because the commands are the same: warnings, the name of the compiler, the version of CMake if it is installed, and paths, which
+# ccache makes relative (CCACHE_BASEDIR; both folders are equally deep). scikit-build-core reads variables, because pip has no
+# --config-settings before 22.1.
 export CCACHE_BASEDIR ?= $(CURDIR)
+PACKAGE_BUILD = SKBUILD_BUILD_DIR=build/package-$(notdir $(VENV:/=)) SKBUILD_CMAKE_DEFINE=PUMICE_WARNINGS=ON CC=$${CC:-cc} CXX=$${CXX:-c++} \
+  PATH=$(CURDIR)/$(BIN):$$PATH
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
-	SKBUILD_BUILD_DIR=build/package-$(notdir $(VENV:/=)) SKBUILD_CMAKE_DEFINE=PUMICE_WARNINGS=ON $(PIP) install -q ".[serve]"
+	$(PACKAGE_BUILD) $(PIP) install -q ".[serve]"
 	@touch $@
 
 $(VENV)/.samples: $(VENV)/.made

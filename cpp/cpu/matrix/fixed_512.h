@@ -16,7 +16,8 @@ struct FixedTiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
 
-  // A tile of two groups and six tokens has twelve vectors of sums. quantized_512.h explains why a tile has two groups.
+  // A tile of two groups and six tokens has twelve vectors of sums, to which the instruction vpdpwssd adds products of words.
+  // quantized_512.h explains why a tile has two groups.
   static constexpr int kTileGroups = 2, kTileTokens = 6;
   static constexpr int kGroupSums = group_sums(96);
   // Number of pairs of columns in one iteration of the loop. GCC 12 copies every sum to another register once or twice per iteration. With
