@@ -61,12 +61,12 @@ $(VENV)/.made:
 	@touch $@
 
 # The build folder is kept, so that most code that has not changed is not compiled again. ccache finds objects that the build of the tests has
-# compiled, because the commands are the same: warnings, the name of the compiler, the version of CMake if it is installed, and paths, which
-# ccache makes relative (CCACHE_BASEDIR; both folders are equally deep). scikit-build-core reads variables, because pip has no
-# --config-settings before 22.1.
+# compiled, because all that it compares is the same: warnings, the name of the compiler, the version of CMake if it is installed, the locale
+# (Python would set LC_CTYPE if there is none), and paths, which ccache makes relative (CCACHE_BASEDIR; both folders are equally deep).
+# scikit-build-core reads variables, because pip has no --config-settings before 22.1.
 export CCACHE_BASEDIR ?= $(CURDIR)
 PACKAGE_BUILD = SKBUILD_BUILD_DIR=build/package-$(notdir $(VENV:/=)) SKBUILD_CMAKE_DEFINE=PUMICE_WARNINGS=ON CC=$${CC:-cc} CXX=$${CXX:-c++} \
-  PATH=$(CURDIR)/$(BIN):$$PATH
+  PYTHONCOERCECLOCALE=0 PATH=$(CURDIR)/$(BIN):$$PATH
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 	$(PACKAGE_BUILD) $(PIP) install -q ".[serve]"
 	@touch $@
