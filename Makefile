@@ -27,8 +27,7 @@ test-cpp: build/tests/.built
 	cd build/tests && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
 
 # Runs the tests in PYTEST_WORKERS processes, because most tests keep only one core busy, and wait for servers and other processes a sixth of
-# the time. Then runs the tests that are marked "alone"
-# (pyproject.toml) one after another.
+# the time. Then runs the tests that are marked "alone" (pyproject.toml) one after another.
 test-python: test-together
 	$(MAKE) test-alone
 
