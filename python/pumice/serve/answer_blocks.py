@@ -3,15 +3,12 @@ and /v1/messages content blocks. The same code makes whole and streamed answers,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ..chats.results import ChatResult
 from ..generate.answers import Kind, ToolCall
 from ..generate.generation import Chunk
-from .calls import Call
-from .conversations import Answering
 
 
 @dataclass
@@ -82,6 +79,22 @@ class Blocks:
             self._end(self._open, found)
         return found
 
+    def kept(self) -> list[Block]:
+        """Returns the blocks of a whole answer. Blocks that turned out to be no call are left out; their text is content."""
+        kept: list[Block] = []
+        for block in self.all:
+            if block.failed is not None:
+                continue
+            if kept and kept[-1].kind == block.kind == "content":
+                kept[-1].parts += block.parts
+                kept[-1].logprobs += block.logprobs
+                kept[-1].cut = block.cut
+            else:
+                kept.append(block)
+        for place, block in enumerate(kept):
+            block.place = place
+        return kept
+
     @property
     def calls(self) -> bool:
         """Whether the answer has a complete call."""
@@ -110,32 +123,3 @@ class Blocks:
         if block is self._open:
             self._open = None
             found.append(Change("ends", block))
-
-
-async def changes_of(call: Call, answering: Answering, blocks: Blocks) -> AsyncIterator[list[Change]]:
-    """Receives an answer to its end. Yields the changes that each chunk causes, and counts the chunk for the metrics."""
-    async for chunk in answering.stream:
-        call.count(chunk)
-        if found := blocks.changes(chunk):
-            yield found
-
-
-async def whole(call: Call, answering: Answering, blocks: Blocks) -> tuple[list[Block], ChatResult]:
-    """Waits for the end of an answer. Returns its blocks and its result. Blocks that turned out to be no call are left out; their text is
-    content."""
-    async with answering.stream:
-        async for _ in changes_of(call, answering, blocks):
-            pass
-    kept: list[Block] = []
-    for block in blocks.all:
-        if block.failed is not None:
-            continue
-        if kept and kept[-1].kind == block.kind == "content":
-            kept[-1].parts += block.parts
-            kept[-1].logprobs += block.logprobs
-            kept[-1].cut = block.cut
-        else:
-            kept.append(block)
-    for place, block in enumerate(kept):
-        block.place = place
-    return kept, answering.results()[0]

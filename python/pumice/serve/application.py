@@ -13,35 +13,34 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from . import chat_completions, completions, embeddings, listings, messages, page_files, rerank, responses
-from .calls import Endpoint, Handler
-from .failures import Dialect
+from .calls import Endpoint, Path
 from .guard import Guard
 from .server import Server
 from .settings import Settings
 
-# All paths of the server, each as (method, path, handler, dialect of its errors).
-PATHS: tuple[tuple[str, str, Handler, Dialect], ...] = (
-    ("POST", "/v1/chat/completions", chat_completions.chat, "openai"),
-    ("POST", "/v1/completions", completions.complete, "openai"),
-    ("POST", "/v1/responses", responses.respond, "openai"),
-    ("POST", "/v1/responses/input_tokens", responses.input_tokens, "openai"),
-    ("POST", "/v1/messages", messages.messages, "anthropic"),
-    ("POST", "/v1/messages/count_tokens", messages.count_tokens, "anthropic"),
-    ("POST", "/v1/embeddings", embeddings.embed, "openai"),
-    ("POST", "/v1/rerank", rerank.rerank, "openai"),
-    ("POST", "/rerank", rerank.rerank, "openai"),
-    ("POST", "/v2/rerank", rerank.rerank, "openai"),
-    ("POST", "/tokenize", listings.tokenize, "openai"),
-    ("POST", "/detokenize", listings.detokenize, "openai"),
-    ("POST", "/apply-template", listings.apply_template, "openai"),
-    ("GET", "/", page_files.page, "openai"),
-    ("GET", "/page/{name}", page_files.page, "openai"),
-    ("GET", "/v1/models", listings.models, "openai"),
-    ("GET", "/v1/models/{name:path}", listings.model, "openai"),
-    ("GET", "/health", listings.health, "openai"),
-    ("GET", "/ready", listings.ready, "openai"),
-    ("GET", "/metrics", listings.metrics, "openai"),
-    ("GET", "/openapi.json", listings.openapi, "openai"),
+# All paths of the server.
+PATHS: tuple[Path, ...] = (
+    Path("POST", "/v1/chat/completions", chat_completions.chat, "openai", chat_completions.fields),
+    Path("POST", "/v1/completions", completions.complete, "openai", completions.fields),
+    Path("POST", "/v1/responses", responses.respond, "openai", responses.fields),
+    Path("POST", "/v1/responses/input_tokens", responses.input_tokens, "openai", responses.fields),
+    Path("POST", "/v1/messages", messages.messages, "anthropic", messages.fields),
+    Path("POST", "/v1/messages/count_tokens", messages.count_tokens, "anthropic", messages.count_fields),
+    Path("POST", "/v1/embeddings", embeddings.embed, "openai", embeddings.fields),
+    Path("POST", "/v1/rerank", rerank.rerank, "openai", rerank.fields),
+    Path("POST", "/rerank", rerank.rerank, "openai", rerank.fields),
+    Path("POST", "/v2/rerank", rerank.rerank, "openai", rerank.fields),
+    Path("POST", "/tokenize", listings.tokenize, "openai", listings.tokenize_fields),
+    Path("POST", "/detokenize", listings.detokenize, "openai", listings.detokenize_fields),
+    Path("POST", "/apply-template", listings.apply_template, "openai", listings.template_fields),
+    Path("GET", "/", page_files.page, "openai"),
+    Path("GET", "/page/{name}", page_files.page, "openai"),
+    Path("GET", "/v1/models", listings.models, "openai"),
+    Path("GET", "/v1/models/{name:path}", listings.model, "openai"),
+    Path("GET", "/health", listings.health, "openai"),
+    Path("GET", "/ready", listings.ready, "openai"),
+    Path("GET", "/metrics", listings.metrics, "openai"),
+    Path("GET", "/openapi.json", listings.openapi, "openai"),
 )
 
 
@@ -69,7 +68,7 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
         finally:
             await server.stop()
 
-    routes = [Route(path, Endpoint(server, path, handler, dialect), methods=[method]) for method, path, handler, dialect in PATHS]
+    routes = [Route(path.path, Endpoint(server, path), methods=[path.method]) for path in PATHS]
     middleware = [Middleware(Guard, server=server)]
     if server.settings.cors_origins:  # runs before Guard, so that a page can read why it was refused
         origins = list(server.settings.cors_origins)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .fields import Fields, Read
     from .models import Served
     from .server import Server
+    from .settings import Settings
 
 logger = logging.getLogger("pumice.serve")
 
@@ -46,6 +47,16 @@ TRANSLATED_IN_PLACE = 4 << 10
 WHOLE_SECONDS = 0.25
 IN_PLACE = 64 << 10  # maximum number of bytes of a body that is parsed in the event loop; 64 KiB take 0.3 ms
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+
+
+class Path(NamedTuple):
+    """A path of the server. dialect: the form of its errors. fields: makes the table of its body's fields; None if it has no body."""
+
+    method: str
+    path: str
+    handler: Handler
+    dialect: Dialect
+    fields: Callable[[Settings], Fields] | None = None
 
 
 class ClientGone(Exception):
@@ -71,8 +82,10 @@ def dumped(value: Any) -> bytes:
 class Call:
     """One request. A handler sets `begun` when the request has been checked and admitted. Errors after that are not the request's fault."""
 
-    def __init__(self, server: Server, scope: Mapping[str, Any], receive: Receive, send: Send, dialect: Dialect) -> None:
-        self.server, self.scope, self.dialect = server, scope, dialect
+    def __init__(
+        self, server: Server, scope: Mapping[str, Any], receive: Receive, send: Send, dialect: Dialect, fields: Fields | None = None
+    ) -> None:
+        self.server, self.scope, self.dialect, self._table = server, scope, dialect, fields
         self._receive, self._sends = receive, send
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.id: str = scope.get(REQUEST_ID) or new_id("req_")
@@ -84,7 +97,7 @@ class Call:
         self._heard: float | None = None  # time of the last chunk with tokens, or None
         self._held = 0  # number of bytes of the body, which count towards Settings.max_bodies
         self.body = b""
-        self._fields: Fields | None = None  # the table by which the body was checked
+        self._read = False  # whether the body has been read by the table
         self._given: Collection[str] = ()  # names of the fields that the body has, once it is checked
         self._streams = False  # whether the body requests a stream
         self.work: asyncio.Task[Any] | None = None  # the task that works on the request now
@@ -92,19 +105,20 @@ class Call:
         self._stream: AsyncStream | None = None  # the stream of what the model generates for the request, or None
 
     # ---------------------------------------------------------------- the body
-    async def read(self, fields: Fields) -> Read:
-        """Parses and checks the body. Raises Refused."""
-        self._fields = fields
-        read = await self.server.aside(self._parsed, fields) if len(self.body) > IN_PLACE else self._parsed(fields)
+    async def read(self) -> Read:
+        """Parses the body and checks it by the path's table of fields. Raises Refused."""
+        self._read = True
+        read = await self.server.aside(self._parsed) if len(self.body) > IN_PLACE else self._parsed()
         self._given, self._streams = read.values.keys(), bool(read["stream"])
         return read
 
-    def _parsed(self, fields: Fields) -> Read:
+    def _parsed(self) -> Read:
+        assert self._table is not None
         try:
             value = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
             raise Refused(400, f"the body is not JSON: {error}", code="invalid_json") from None
-        return fields.read(value, self.server.settings.ignore_unknown_fields)
+        return self._table.read(value, self.server.settings.ignore_unknown_fields)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -226,6 +240,10 @@ class Call:
         """Answers with JSON, which a thread writes, because the value may be large."""
         await self.send(await self.server.aside(dumped, value), status, "application/json", headers)
 
+    async def answer_made(self, make: Callable[[], Any]) -> None:
+        """Answers with JSON of what make() returns. A thread makes and writes it."""
+        await self.send(await self.server.aside(lambda: dumped(make())), 200, "application/json")
+
     async def answer_small(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Answers with JSON of at most some KiB, which is written in the event loop."""
         await self.send(dumped(value), status, "application/json", headers)
@@ -258,9 +276,9 @@ class Call:
     def name_fields(self, failure: Refused) -> None:
         """Replaces the keywords of the Python API in an error's message and `param` by the names of the body's fields, because the client
         knows only the fields."""
-        if self._fields is not None and failure.param is not None:
-            failure.message = self._fields.in_its_words(failure.message, self._given)
-            failure.param = self._fields.field_of(failure.param, self._given)
+        if self._table is not None and self._read and failure.param is not None:
+            failure.message = self._table.in_its_words(failure.message, self._given)
+            failure.param = self._table.field_of(failure.param, self._given)
 
     def events(self, failed: Callable[[Refused], bytes], ping: bytes = b": ping\n\n") -> Events:
         """Begins a stream of events: `async with call.events(...) as out`.
@@ -348,11 +366,12 @@ class Events:
 class Endpoint:
     """An ASGI application that answers one path: it runs a handler, watches the client, and converts exceptions to answers."""
 
-    def __init__(self, server: Server, name: str, handler: Handler, dialect: Dialect = "openai") -> None:
-        self._server, self.name, self._handler, self._dialect = server, name, handler, dialect
+    def __init__(self, server: Server, path: Path) -> None:
+        self._server, self.name, self._handler, self._dialect = server, path.path, path.handler, path.dialect
+        self._fields = None if path.fields is None else path.fields(server.settings)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        call = Call(self._server, scope, receive, send, self._dialect)
+        call = Call(self._server, scope, receive, send, self._dialect, self._fields)
         if CALL in scope:
             scope[CALL].append(call)
         self._server.metrics.begun(self.name)

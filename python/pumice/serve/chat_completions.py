@@ -9,10 +9,11 @@ from typing import Any
 from ..chats.results import ChatResult
 from ..generate.generation import Chunk
 from ..model.model import Model
-from .calls import Call, dumped
-from .conversations import Answering, Asked, begun, chosen, finish_of, grammar_of, openai_tools, response_format_of
+from .calls import dumped
+from .conversations import Answering, Asked, chosen, finish_of, grammar_of, openai_tools, response_format_of
+from .dialects import Dialect, conversation
 from .failures import Refused, body_of, new_id
-from .fields import FLAG, OBJECT, TEXT, Field, Fields
+from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
 from .sampling_fields import BUDGET, GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
 from .settings import Settings
 
@@ -76,7 +77,7 @@ def fields(settings: Settings) -> Fields:
     )
 
 
-def asked_of(read: Any) -> Asked:
+def asked_of(read: Read) -> Asked:
     """Converts a checked body to an Asked."""
     left_out: list[str] = []
     tools = openai_tools(read["tools"] or (), left_out)
@@ -170,25 +171,8 @@ def choice_of(index: int, result: ChatResult, model: Model) -> dict[str, Any]:
     return {"index": index, "message": message, "finish_reason": finish, "logprobs": logprobs, **cut_of(result.reasoning_cut)}
 
 
-async def chat(call: Call) -> None:
-    """Answers a request."""
-    read = await call.read(call.server.tables.chat)
-    async with call.using(read) as served:
-        answering = await begun(call, served, await call.translated(asked_of, read))
-        head = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": served.name, "system_fingerprint": call.server.fingerprint}
-        if read["stream"]:
-            await _stream(call, answering, head, bool((read["stream_options"] or {}).get("include_usage")))
-            return
-        results = await answering.whole(call)
-        await call.answer(
-            {
-                **head,
-                "object": "chat.completion",
-                "choices": [choice_of(i, result, answering.model) for i, result in enumerate(results)],
-                "usage": usage_of(results),
-                "pumice": report_of(results, answering.ignored),
-            }
-        )
+def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:
+    return {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
 
 
 def event_of(value: Any) -> bytes:
@@ -201,31 +185,52 @@ def failed(failure: Refused) -> bytes:
     return event_of(body_of(failure, "openai", "")) + DONE
 
 
-async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage: bool) -> None:
-    head = {**head, "object": "chat.completion.chunk"}
-    more: dict[str, Any] = {"usage": None} if usage else {}
-    called: set[int] = set()
-    spoken: set[int] = set()
-    cut: set[int] = set()
-    # The ignored fields are reported in the first event, or in the event with the usage if there is one.
-    report = {"pumice": {"ignored": answering.ignored}} if answering.ignored and not usage else {}
-    async with answering.stream as stream, call.events(failed) as out:
-        async for chunk in stream:
-            choices = []
-            if chunk.index not in spoken:
-                spoken.add(chunk.index)
-                choices.append(
-                    {"index": chunk.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-                )
-            choices += _choices(chunk, answering.model, called, cut)
-            call.count(chunk)
-            await out.send(
-                b"".join(event_of({**head, "choices": [choice], **more, **(report if i == 0 else {})}) for i, choice in enumerate(choices))
-            )
-            report = {}
-        results = answering.results()
-        last: dict[str, Any] = {**head, "choices": [], "usage": usage_of(results)} if usage else {}
-        await out.send((event_of(last | {"pumice": report_of(results, answering.ignored)}) if usage else b"") + DONE)
+class Written:
+    """An answer in the form of chat completions."""
+
+    def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
+        self._answering, self._head = answering, head
+        self._usage = bool((read["stream_options"] or {}).get("include_usage"))
+        self._chunk = {**head, "object": "chat.completion.chunk"}
+        self._called: set[int] = set()
+        self._spoken: set[int] = set()
+        self._cut: set[int] = set()
+        # The ignored fields are reported in the first event, or in the event with the usage if there is one.
+        self._report = {"pumice": {"ignored": answering.ignored}} if answering.ignored and not self._usage else {}
+
+    def opening(self) -> bytes:
+        return b""
+
+    def heard(self, chunk: Chunk) -> bytes:
+        choices = []
+        if chunk.index not in self._spoken:
+            self._spoken.add(chunk.index)
+            choices.append({"index": chunk.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None})
+        choices += _choices(chunk, self._answering.model, self._called, self._cut)
+        more: dict[str, Any] = {"usage": None} if self._usage else {}
+        events = b""
+        for choice in choices:
+            events += event_of({**self._chunk, "choices": [choice], **more, **self._report})
+            self._report = {}
+        return events
+
+    def closing(self, results: list[ChatResult]) -> bytes:
+        if not self._usage:
+            return DONE
+        report = {"usage": usage_of(results), "pumice": report_of(results, self._answering.ignored)}
+        return event_of({**self._chunk, "choices": [], **report}) + DONE
+
+    def whole(self, results: list[ChatResult]) -> dict[str, Any]:
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [choice_of(i, result, self._answering.model) for i, result in enumerate(results)],
+            "usage": usage_of(results),
+            "pumice": report_of(results, self._answering.ignored),
+        }
+
+    def failed(self, failure: Refused) -> bytes:
+        return failed(failure)
 
 
 def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> list[dict[str, Any]]:
@@ -256,3 +261,6 @@ def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> lis
         reason = finish_of(chunk.finish_reason, chunk.index in called)
         choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason, **cut_of(chunk.index in cut)})
     return choices
+
+
+chat = conversation("Answers a conversation.", Dialect(asked_of, _head, Written))

@@ -65,7 +65,7 @@ def _prompts(given: Any) -> list[Any]:
 
 async def complete(call: Call) -> None:
     """Answers a request."""
-    read = await call.read(call.server.tables.completions)
+    read = await call.read()
     async with call.using(read) as served:
         model = served.model
         assert model is not None

@@ -26,14 +26,24 @@ _SYSTEM = ("system", "developer")
 _THINKING = ("enable_thinking", "thinking")  # variables of chat templates that turn reasoning on and off
 
 
+@dataclass(frozen=True)
+class Named:
+    """A tool by the client's name. The model gets a single name without a namespace."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
 @dataclass
 class Asked:
     """A conversation and the requirements for its answer, in the terms of Model.chat(). options: further keywords of chat(), with sampling.
     effort: how much the model should reason, or None. thinking: whether it should reason at all, or None if the request does not set it.
     budget: maximum number of tokens of the reasoning, or None. It comes from a field that clients send for every model. Therefore it is
     ignored, and reported under `budget_name`, if the model's markers of reasoning are not known, whereas max_reasoning_tokens in `options`
-    is an error then. enforced: whether a tool has a grammar, so that the request fails if nothing can enforce it. left_out: parts of the
-    request that this server cannot do, for the report of the answer."""
+    is an error then. enforced: whether a tool has a grammar, so that the request fails if nothing can enforce it. truncates: whether the
+    oldest messages are left out if the conversation is longer than the context. named: the model's name for a tool -> the client's, for
+    tools whose names differ. left_out: parts of the request that this server cannot do, for the report of the answer."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -47,6 +57,8 @@ class Asked:
     budget: int | None = None
     budget_name: str = ""
     enforced: bool = False
+    truncates: bool = False
+    named: dict[str, Named] = field(default_factory=dict)
     continue_final: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -54,45 +66,36 @@ class Asked:
 
 @dataclass
 class Answering:
-    """An answer that is being generated. ignored: parts of the request that have no effect, because the chat template does not use them or
-    this server cannot do them."""
+    """An answer that is being generated. request: the request's id. named: Asked.named. ignored: parts of the request that have no effect,
+    because the chat template does not use them or this server cannot do them."""
 
     model: Model
-    served: Served
     stream: AsyncStream
+    request: str
+    named: Mapping[str, Named]
     ignored: list[str]
 
-    async def whole(self, call: Call) -> list[ChatResult]:
-        """Waits for the end of the stream. Returns its answers, of which there are n."""
-        async with self.stream:
-            async for chunk in self.stream:
-                call.count(chunk)
-        result = self.stream.result
-        return result if isinstance(result, list) else [result]
-
-    def results(self) -> list[ChatResult]:
-        """Returns the answers of a stream that has ended."""
+    def results(self) -> list[Any]:
+        """Returns the answers of a stream that has ended, of which there are n."""
         result = self.stream.result
         return result if isinstance(result, list) else [result]
 
 
 async def begun(call: Call, served: Served, asked: Asked) -> Answering:
     """Renders the conversation and starts its answer. Raises the errors of Model.chat(), and OverloadedError. When it returns, the request
-    is admitted, so later errors are not the request's fault."""
-    model, keywords, ignored = await _keywords(call, served, asked)
-    stream = await model.achat(stream=True, **keywords)
-    await stream.begin()
-    call.admitted(stream)
-    return Answering(model, served, stream, ignored + asked.left_out)
+    is admitted, so later errors are not the request's fault.
 
-
-async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
-    """Like begun(). However, if the conversation is longer than the context, leaves out its oldest messages until it fits.
-
-    Reserves space for max_new_tokens or, if it is not set, for an eighth of the context. Never reserves more than half of the context."""
+    If the conversation is longer than the context and Asked.truncates is set, its oldest messages are left out until it fits. Space is
+    reserved for max_new_tokens or, if it is not set, for an eighth of the context, and never for more than half of the context."""
     try:
-        return await begun(call, served, asked)
+        model, keywords, ignored = await _keywords(call, served, asked)
+        stream = await model.achat(stream=True, **keywords)
+        await stream.begin()
+        call.admitted(stream)
+        return Answering(model, stream, call.id, asked.named, ignored + asked.left_out)
     except ContextLengthError as error:
+        if not asked.truncates:
+            raise
         assert served.model is not None
         context = int(served.model._info["n_ctx"])
         most = context - min(int(asked.options.get("max_new_tokens", context // 8)), context // 2)
@@ -108,7 +111,7 @@ async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
             raise error
         messages = cut_at(asked.messages, begins[low])
         note = f"the {len(asked.messages) - len(messages)} oldest messages of input (truncation: auto)"
-        return await begun(call, served, replace(asked, messages=messages, left_out=[*asked.left_out, note]))
+        return await begun(call, served, replace(asked, messages=messages, truncates=False, left_out=[*asked.left_out, note]))
 
 
 def cut_at(messages: Sequence[dict[str, Any]], first: int) -> list[dict[str, Any]]:

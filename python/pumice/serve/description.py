@@ -23,9 +23,8 @@ def describe(server: Server) -> dict[str, Any]:
     """Returns the OpenAPI description of all paths of a server."""
     import pumice
 
-    tables = server.tables.by_path()
     paths: dict[str, Any] = {}
-    for method, path, handler, _ in server.paths:
+    for method, path, handler, _, fields in server.paths:
         about = (handler.__doc__ or "").strip().split("\n")[0]
         plain = path.replace("{name:path}", "{name}")
         operation: dict[str, Any] = {
@@ -33,8 +32,8 @@ def describe(server: Server) -> dict[str, Any]:
             "operationId": method.lower() + re.sub(r"\W", "_", re.sub("[{}]", "", plain)),
             "responses": {"200": {"description": "The answer.", "content": {"application/json": {"schema": {}}}}},
         }
-        if path in tables:
-            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": tables[path].schema()}}}
+        if fields is not None:
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": fields(server.settings).schema()}}}
             operation["responses"] |= {code: {"description": text} for code, text in _ERRORS.items()}
         if "{name}" in plain:
             operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]

@@ -74,7 +74,7 @@ def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
 
 async def embed(call: Call) -> None:
     """Answers a request."""
-    read = await call.read(call.server.tables.embeddings)
+    read = await call.read()
     async with call.using(read) as served:
         model = served.model
         assert model is not None

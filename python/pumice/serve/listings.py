@@ -108,7 +108,7 @@ def template_fields(settings: Settings) -> Fields:
 
 async def tokenize(call: Call) -> None:
     """Turns a text or a conversation into token ids."""
-    read = await call.read(call.server.tables.tokenize)
+    read = await call.read()
     async with call.using(read) as served:
         model = served.model
         assert model is not None
@@ -133,7 +133,7 @@ def _pieces(model: Model, ids: Any) -> list[dict[str, Any]]:
 
 async def detokenize(call: Call) -> None:
     """Turns token ids into text."""
-    read = await call.read(call.server.tables.detokenize)
+    read = await call.read()
     async with call.using(read) as served:
         model = served.model
         assert model is not None
@@ -154,7 +154,7 @@ async def _rendered(call: Call, served: Served, read: Read) -> Asked:
 
 async def apply_template(call: Call) -> None:
     """Renders a conversation."""
-    read = await call.read(call.server.tables.template)
+    read = await call.read()
     async with call.using(read) as served:
         rendered = await _rendered(call, served, read)
         await call.answer({"prompt": rendered.prompt, "prompt_tokens": len(rendered.ids)})

@@ -7,9 +7,11 @@ from typing import Any
 
 from ..chats.results import ChatResult
 from ..common.arguments import shown
-from .answer_blocks import Block, Blocks, Change, changes_of, whole
-from .calls import Call, dumped
-from .conversations import Answering, Asked, begun, counted, function_tool
+from ..generate.generation import Chunk
+from .answer_blocks import Block, Blocks, Change
+from .calls import dumped
+from .conversations import Answering, Asked, function_tool
+from .dialects import Dialect, conversation, counting
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
 from .sampling_fields import BUDGET, MODEL, STREAM, sampling_fields
@@ -305,27 +307,8 @@ def _content(block: Block) -> dict[str, Any]:
     return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.called.arguments}
 
 
-async def messages(call: Call) -> None:
-    """Answers a conversation in Anthropic's form."""
-    read = await call.read(call.server.tables.messages)
-    async with call.using(read) as served:
-        answering = await begun(call, served, await call.translated(asked_of, read))
-        head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": served.name}
-        if read["stream"]:
-            await _stream(call, answering, head)
-            return
-        blocks, result = await whole(call, answering, Blocks())
-        calls = any(block.called is not None for block in blocks)
-        content = [_content(block) for block in blocks]
-        report = {"pumice": _report(result, answering)}
-        await call.answer_small({**head, "content": content, **_end(result, calls), "usage": _usage(result), **report})
-
-
-async def count_tokens(call: Call) -> None:
-    """Counts the tokens of a conversation."""
-    read = await call.read(call.server.tables.count_tokens)
-    async with call.using(read) as served:
-        await call.answer_small({"input_tokens": await counted(call, served, await call.translated(asked_of, read))})
+def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:
+    return {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": model}
 
 
 # ---------------------------------------------------------------- the stream
@@ -358,17 +341,33 @@ def _events_of(change: Change) -> bytes:
     return (_event(signed) if block.kind == "reasoning" else b"") + _event({"type": "content_block_stop", **at})
 
 
-async def _stream(call: Call, answering: Answering, head: dict[str, Any]) -> None:
-    def failed(failure: Refused) -> bytes:
-        return _event(body_of(failure, "anthropic", call.id))
+class Written:
+    """An answer in Anthropic's form."""
 
-    blocks = Blocks()
-    prompt = {"input_tokens": sum(answering.stream.prompt_tokens or ()), "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-    start = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": {**prompt, "output_tokens": 0}}
-    async with answering.stream, call.events(failed, _PING) as out:
-        await out.send(_event({"type": "message_start", "message": start}) + _PING)
-        async for changes in changes_of(call, answering, blocks):
-            await out.send(b"".join(map(_events_of, changes)))
-        result = answering.results()[0]
-        end = {"delta": _end(result, blocks.calls), "usage": _usage(result), "pumice": _report(result, answering)}
-        await out.send(_event({"type": "message_delta", **end}) + _event({"type": "message_stop"}))
+    def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
+        self._answering, self._head, self._blocks = answering, head, Blocks()
+
+    def opening(self) -> bytes:
+        count = sum(self._answering.stream.prompt_tokens or ())
+        usage = {"input_tokens": count, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0}
+        start = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return _event({"type": "message_start", "message": start}) + _PING
+
+    def heard(self, chunk: Chunk) -> bytes:
+        return b"".join(map(_events_of, self._blocks.changes(chunk)))
+
+    def closing(self, results: list[ChatResult]) -> bytes:
+        end = {"delta": _end(results[0], self._blocks.calls), "usage": _usage(results[0]), "pumice": _report(results[0], self._answering)}
+        return _event({"type": "message_delta", **end}) + _event({"type": "message_stop"})
+
+    def whole(self, results: list[ChatResult]) -> dict[str, Any]:
+        content = [_content(block) for block in self._blocks.kept()]
+        ends = {**_end(results[0], self._blocks.calls), "usage": _usage(results[0])}
+        return {**self._head, "content": content, **ends, "pumice": _report(results[0], self._answering)}
+
+    def failed(self, failure: Refused) -> bytes:
+        return _event(body_of(failure, "anthropic", self._answering.request))
+
+
+messages = conversation("Answers a conversation in Anthropic's form.", Dialect(asked_of, _head, Written, _PING))
+count_tokens = counting("Counts the tokens of a conversation.", asked_of, lambda count: {"input_tokens": count})

@@ -63,7 +63,7 @@ def _text(given: Any) -> str:
 
 async def rerank(call: Call) -> None:
     """Answers a request. A cross-encoder scores pairs; another encoder compares vectors, which `meta` says."""
-    read = await call.read(call.server.tables.rerank)
+    read = await call.read()
     async with call.using(read) as served:
         model = served.model
         assert model is not None

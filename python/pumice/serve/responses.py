@@ -14,11 +14,12 @@ from ..chats.results import ChatResult
 from ..common.arguments import shown
 from ..generate.generation import Chunk
 from ..model.model import Model
-from .answer_blocks import Block, Blocks, Change, changes_of, whole
-from .calls import Call, dumped
+from .answer_blocks import Block, Blocks, Change
+from .calls import dumped
 from .chat_completions import MOST_LOGPROBS, logprobs_of, report_of
-from .conversations import Answering, Asked, allowed_mode, begun, begun_cut, chosen, counted, function_tool, text_of
+from .conversations import Answering, Asked, Named, allowed_mode, chosen, function_tool, text_of
 from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
+from .dialects import Dialect, conversation, counting
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
 from .sampling_fields import BUDGET, INERT, MODEL, STREAM, sampling_fields
@@ -104,15 +105,6 @@ def fields(settings: Settings) -> Fields:
 
 
 # ---------------------------------------------------------------- tools
-@dataclass(frozen=True)
-class Named:
-    """A tool by the client's name. The model gets a single name without a namespace."""
-
-    name: str
-    namespace: str | None = None
-    custom: bool = False
-
-
 @dataclass
 class Tools:
     """The tools of a request. named: the model's name for a tool -> the client's. grammars: whether a custom tool has a grammar."""
@@ -180,8 +172,8 @@ def _choice(given: Any, tools: Tools) -> tuple[Any, list[dict[str, Any]]]:
 
 
 # ---------------------------------------------------------------- the request
-def asked_of(read: Read) -> tuple[Asked, Tools]:
-    """Converts a checked body to an Asked. Returns it with the tools of the request."""
+def asked_of(read: Read) -> Asked:
+    """Converts a checked body to an Asked."""
     tools = Tools(left_out=list(read.ignored))
     tools.add(read["tools"] or [], "tools")
     items = read["input"]
@@ -204,7 +196,7 @@ def asked_of(read: Read) -> tuple[Asked, Tools]:
     if read["top_logprobs"] or _LOGPROBS in (read["include"] or ()):
         options["logprobs"] = read["top_logprobs"] or True
     choice, listed = _choice(read["tool_choice"], tools)
-    asked = Asked(
+    return Asked(
         messages=messages,
         tools=listed,
         tool_choice=choice,
@@ -213,10 +205,11 @@ def asked_of(read: Read) -> tuple[Asked, Tools]:
         variables=dict(read["chat_template_kwargs"] or {}),
         effort=reasoning.get("effort"),
         enforced=tools.grammars,
+        truncates=read["truncation"] == "auto",
+        named=tools.named,
         options=options,
         left_out=tools.left_out,
     )
-    return asked, tools
 
 
 def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -308,10 +301,10 @@ def _thought(item: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- the answer
 @dataclass
 class Form:
-    """The form of an answer for the client. head: the entries that its response object has from the beginning."""
+    """The form of an answer for the client. head: the entries that its response object has from the beginning. tools: Asked.named."""
 
     head: dict[str, Any]
-    tools: Tools
+    tools: Mapping[str, Named]
     summary: bool  # whether the client requested a summary; the whole reasoning is then sent as the summary
     sealed: bool  # whether the client requested encrypted_content
 
@@ -335,7 +328,7 @@ class Form:
 
     def named(self, block: Block) -> Named:
         """Returns the client's name for a call's tool. If no tool has the name, returns it as the model wrote it."""
-        return self.tools.named.get(block.name, Named(block.name))
+        return self.tools.get(block.name, Named(block.name))
 
     def part(self, block: Block, text: str) -> dict[str, Any]:
         """Returns the only content part of a block of text or reasoning."""
@@ -377,8 +370,9 @@ def custom_input(block: Block) -> str:
     return ArrivingInput().feed(block.text)
 
 
-def _form_of(read: Read, tools: Tools, model: str) -> Form:
-    """Returns the form of the answer to a checked body. Raises ValueError for a value that JSON cannot represent."""
+def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:
+    """Returns the entries that the response object to a checked body has from the beginning. Raises ValueError for a value that JSON cannot
+    represent."""
     reasoning, text = read["reasoning"] or {}, read["text"] or {}
     head = {
         "id": new_id("resp_"),
@@ -411,32 +405,13 @@ def _form_of(read: Read, tools: Tools, model: str) -> Form:
     # Raises an error if a value is nested too deep for JSON. Without this call, the error would come after the answer has begun, and would
     # not count as the request's fault.
     dumped(head)
+    return head
+
+
+def _form_of(read: Read, answering: Answering, head: dict[str, Any]) -> Form:
+    reasoning = read["reasoning"] or {}
     summary = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
-    return Form(head, tools, summary, _ENCRYPTED in (read["include"] or ()))
-
-
-async def respond(call: Call) -> None:
-    """Answers a conversation in the form of OpenAI's Responses."""
-    read = await call.read(call.server.tables.responses)
-    async with call.using(read) as served:
-        asked, tools = await call.translated(asked_of, read)
-        form = await call.translated(_form_of, read, tools, served.name)
-        answering = await (begun_cut if read["truncation"] == "auto" else begun)(call, served, asked)
-        blocks_of = Blocks(partial(_entries, answering.model))
-        if read["stream"]:
-            await _stream(call, answering, form, blocks_of)
-            return
-        blocks, result = await whole(call, answering, blocks_of)
-        output = [form.item(block, form.id_of(block), status_of(block)) for block in blocks]
-        await call.answer(form.ended(output, result, answering))
-
-
-async def input_tokens(call: Call) -> None:
-    """Counts the tokens of a conversation."""
-    read = await call.read(call.server.tables.responses)
-    async with call.using(read) as served:
-        count = await counted(call, served, (await call.translated(asked_of, read))[0])
-        await call.answer_small({"object": "response.input_tokens", "input_tokens": count})
+    return Form(head, answering.named, summary, _ENCRYPTED in (read["include"] or ()))
 
 
 def _entries(model: Model, chunk: Chunk) -> list[dict[str, Any]]:
@@ -472,6 +447,10 @@ class Events:
     def opening(self) -> bytes:
         """Returns the first events."""
         return self.event("created", response=self.form.head) + self.event("in_progress", response=self.form.head)
+
+    def output(self) -> list[dict[str, Any]]:
+        """Returns the items that have ended."""
+        return [self.items[place] for place in sorted(self.items)]
 
     def of(self, change: Change) -> bytes:
         """Returns the events for a change of a block."""
@@ -534,19 +513,34 @@ class Events:
         return [*found, self.event("output_item.done", output_index=block.place, item=item)]
 
 
-async def _stream(call: Call, answering: Answering, form: Form, blocks: Blocks) -> None:
-    events = Events(form)
+class Written:
+    """An answer in the form of Responses."""
 
-    def output() -> list[dict[str, Any]]:
-        return [events.items[place] for place in sorted(events.items)]
+    def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
+        self._answering, self._form = answering, _form_of(read, answering, head)
+        self._events, self._blocks = Events(self._form), Blocks(partial(_entries, answering.model))
 
-    def failed(failure: Refused) -> bytes:
-        error = {"code": "server_error", "message": failure.message}
-        return events.event("failed", response={**form.head, "status": "failed", "error": error, "output": output()})
+    def opening(self) -> bytes:
+        return self._events.opening()
 
-    async with answering.stream, call.events(failed) as out:
-        await out.send(await call.translated(events.opening))
-        async for changes in changes_of(call, answering, blocks):
-            await out.send(b"".join(map(events.of, changes)))
-        response = form.ended(output(), answering.results()[0], answering)
-        await out.send(await call.translated(lambda: events.event(response["status"], response=response)))
+    def heard(self, chunk: Chunk) -> bytes:
+        return b"".join(map(self._events.of, self._blocks.changes(chunk)))
+
+    def closing(self, results: list[ChatResult]) -> bytes:
+        response = self._form.ended(self._events.output(), results[0], self._answering)
+        return self._events.event(response["status"], response=response)
+
+    def whole(self, results: list[ChatResult]) -> dict[str, Any]:
+        form = self._form
+        output = [form.item(block, form.id_of(block), status_of(block)) for block in self._blocks.kept()]
+        return form.ended(output, results[0], self._answering)
+
+    def failed(self, failure: Refused) -> bytes:
+        ended = {"status": "failed", "error": {"code": "server_error", "message": failure.message}, "output": self._events.output()}
+        return self._events.event("failed", response={**self._form.head, **ended})
+
+
+respond = conversation("Answers a conversation in the form of OpenAI's Responses.", Dialect(asked_of, _head, Written))
+input_tokens = counting(
+    "Counts the tokens of a conversation.", asked_of, lambda count: {"object": "response.input_tokens", "input_tokens": count}
+)

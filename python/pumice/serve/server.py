@@ -1,4 +1,4 @@
-"""The part that all requests share: settings, models, metrics and the tables of fields."""
+"""The part that all requests share: settings, models and metrics."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..common.forks import cached_property
 from ..errors import DeviceLostError
 from ..event_loops.workers import Workers, in_thread
-from . import chat_completions, completions, embeddings, listings, messages, rerank, responses
 from .failures import Refused
-from .fields import Fields
 from .metrics import Metrics
 from .models import Models
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .calls import Call
+    from .calls import Call, Path
     from .worker_figures import WorkerFigures
 
 logger = logging.getLogger("pumice.serve")
@@ -27,40 +25,6 @@ T = TypeVar("T")
 
 # Number of threads for work that would block the event loop for too long, and maximum number of jobs that wait for one of these threads.
 THREADS, MOST_ASIDE = 8, 4096
-
-
-class Tables:
-    """The tables of fields of all endpoints, made once with the server's limits."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.chat = chat_completions.fields(settings)
-        self.completions = completions.fields(settings)
-        self.responses = responses.fields(settings)
-        self.messages = messages.fields(settings)
-        self.count_tokens = messages.count_fields(settings)
-        self.embeddings = embeddings.fields(settings)
-        self.rerank = rerank.fields(settings)
-        self.tokenize = listings.tokenize_fields(settings)
-        self.detokenize = listings.detokenize_fields(settings)
-        self.template = listings.template_fields(settings)
-
-    def by_path(self) -> dict[str, Fields]:
-        """Returns path -> the table that describes its bodies."""
-        return {
-            "/v1/chat/completions": self.chat,
-            "/v1/completions": self.completions,
-            "/v1/responses": self.responses,
-            "/v1/responses/input_tokens": self.responses,
-            "/v1/messages": self.messages,
-            "/v1/messages/count_tokens": self.count_tokens,
-            "/v1/embeddings": self.embeddings,
-            "/v1/rerank": self.rerank,
-            "/rerank": self.rerank,
-            "/v2/rerank": self.rerank,
-            "/tokenize": self.tokenize,
-            "/detokenize": self.detokenize,
-            "/apply-template": self.template,
-        }
 
 
 class Server:
@@ -71,14 +35,13 @@ class Server:
         sources: Mapping[str, Any],
         options: Mapping[str, Mapping[str, Any]],
         settings: Settings,
-        paths: Sequence[tuple[str, str, Any, Any]],
+        paths: Sequence[Path],
     ) -> None:
         """paths: the paths of the application, for its OpenAPI description."""
         self.settings, self.paths = settings, paths
         self._threads = Workers(THREADS, MOST_ASIDE)
         self.models = Models(sources, options, settings, self.aside)
         self.metrics = Metrics(self.models)
-        self.tables = Tables(settings)
         self.held_bytes = 0  # number of bytes of the bodies of all waiting and running requests
         self.calls: set[Call] = set()  # the running requests
         self.stopping = False

@@ -23,7 +23,7 @@ def of_messages(given: list[dict[str, Any]]) -> Any:
 
 
 def of_responses(given: list[dict[str, Any]]) -> Any:
-    return responses.asked_of(responses.fields(Settings()).read({"input": given}))[0].messages
+    return responses.asked_of(responses.fields(Settings()).read({"input": given})).messages
 
 
 def of_chat(given: list[dict[str, Any]]) -> Any:

@@ -1,0 +1,95 @@
+"""The one handler of all conversations. It reads a request, starts its answer, and sends the answer whole or as a stream of events.
+
+A dialect is a module of pure functions, which do no input or output: a table of fields, a function that converts a checked body to an
+Asked, and a class that writes an answer in the dialect's form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..generate.generation import Chunk
+from .calls import Call, Handler
+from .conversations import Answering, Asked, begun, counted
+from .failures import Refused
+from .fields import Read
+
+COMMENT = b": ping\n\n"  # what a silent stream sends in most dialects
+
+
+class Written(Protocol):
+    """An answer in the form of a dialect. heard() gets each chunk of the answer, for a whole answer and for a stream."""
+
+    def opening(self) -> bytes:
+        """Returns the events before the first chunk."""
+
+    def heard(self, chunk: Chunk) -> bytes:
+        """Returns the events for a chunk. A whole answer does not use them."""
+
+    def closing(self, results: list[Any]) -> bytes:
+        """Returns the events after the last chunk."""
+
+    def whole(self, results: list[Any]) -> Any:
+        """Returns the whole answer. It is called after the last chunk."""
+
+    def failed(self, failure: Refused) -> bytes:
+        """Returns the events that end a stream after an error."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """asked: converts a checked body. head: (body, model's name, fingerprint of the server) -> the entries with which each answer begins;
+    raises ValueError for a value of the body that it repeats and that JSON cannot hold. written: makes the answer. ping: what a silent
+    stream sends."""
+
+    asked: Callable[[Read], Asked]
+    head: Callable[[Read, str, str], dict[str, Any]]
+    written: Callable[[Read, Answering, dict[str, Any]], Written]
+    ping: bytes = COMMENT
+
+
+def conversation(about: str, dialect: Dialect) -> Handler:
+    """Returns the handler that answers conversations in a dialect. about: its description in /openapi.json."""
+
+    async def handle(call: Call) -> None:
+        read = await call.read()
+        async with call.using(read) as served:
+            asked = await call.translated(dialect.asked, read)
+            head = await call.translated(dialect.head, read, served.name, call.server.fingerprint)
+            answering = await begun(call, served, asked)
+            await send(call, answering, dialect.written(read, answering, head), read["stream"], dialect.ping)
+
+    handle.__doc__ = about
+    return handle
+
+
+def counting(about: str, asked: Callable[[Read], Asked], form: Callable[[int], dict[str, Any]]) -> Handler:
+    """Returns the handler that counts the tokens of a conversation. form: converts their number to the answer."""
+
+    async def handle(call: Call) -> None:
+        read = await call.read()
+        async with call.using(read) as served:
+            await call.answer_small(form(await counted(call, served, await call.translated(asked, read))))
+
+    handle.__doc__ = about
+    return handle
+
+
+async def send(call: Call, answering: Answering, written: Written, streams: Any, ping: bytes = COMMENT) -> None:
+    """Sends an answer, whole or, if `streams` is true, as events while it is generated."""
+    if not streams:
+        async with answering.stream as stream:
+            async for chunk in stream:
+                call.count(chunk)
+                written.heard(chunk)
+        await call.answer_made(lambda: written.whole(answering.results()))
+        return
+    async with answering.stream as stream, call.events(written.failed, ping) as out:
+        if opening := await call.translated(written.opening):
+            await out.send(opening)
+        async for chunk in stream:
+            call.count(chunk)
+            if events := written.heard(chunk):
+                await out.send(events)
+        await out.send(await call.translated(written.closing, answering.results()))
