@@ -59,11 +59,14 @@ class Asked:
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
         """Returns the object that collects the tokens of one answer."""
-        if self.shape is None:
-            return Continuation(tokenizer, params)
+        if (shape := self.shape) is None:
+            return Continuation(tokenizer, params, self.ids)
         prefix = response_templates.id_prefix(self.chat_template)
-        parser = ResponseParser(self.shape, self.tools, prompt=self.opened, continues=self.continues, calls=self.calls, id_prefix=prefix)
-        return Answer(tokenizer, params, parser, self.heard)
+
+        def parser() -> ResponseParser:
+            return ResponseParser(shape, self.tools, prompt=self.opened, continues=self.continues, calls=self.calls, id_prefix=prefix)
+
+        return Answer(tokenizer, params, self.ids, parser, self.heard)
 
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
         """Returns the ChatResult for an answer. `answer` is the object that continuation() returned."""

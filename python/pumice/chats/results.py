@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from ..common.arguments import shown
 from ..generate.answers import Kind, ToolCall
@@ -18,6 +19,8 @@ from .response_parser import Event, ResponseParser
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
+
+Int32 = npt.NDArray[np.int32]
 
 
 def kind_tokens_of(kinds: Sequence[Kind]) -> dict[str, int]:
@@ -93,9 +96,17 @@ class ChatResult(Generation):
 class Answer(Continuation):
     """A sequence whose text is parsed while it arrives. The parser receives only those control tokens that its markers contain."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
-        super().__init__(tokenizer, params)
-        self._parser, self._heard = parser, heard
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        prompt: Int32 | Sequence[int],
+        parser: Callable[[], ResponseParser],
+        heard: Mapping[int, str],
+    ) -> None:
+        """prompt: the ids that the answer continues.  parser: a function that returns a new parser of the answer."""
+        super().__init__(tokenizer, params, prompt)
+        self._parser, self._heard = parser(), heard
         self._read_text = 0
         self._places: list[int] = []  # for each received token, the number of characters that the parser was fed before it
         self._over = False

@@ -21,6 +21,7 @@ from ..common.display import html_lines, token_span
 from .answers import CallDelta, Kind, ToolCall
 from .reasoning import Reasoning
 from .settings import SamplingParams, engine_params
+from .stops import StopSearch
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -136,11 +137,13 @@ class Continuation:
     """Collects the tokens of one sequence while they arrive. Keeps their text (whole characters only), the first stop, and the length of
     the text that is final."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._decoder = tokenizer.decode_stream()
-        self._stops = params.stop
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, prompt: Int32 | Sequence[int], stops: StopSearch | None = None
+    ) -> None:
+        """prompt: the ids that the sequence continues.  stops: the search for params.stop, if it does not search the whole text."""
+        self._decoder = tokenizer.decode_stream(after=prompt)
+        self._stops = StopSearch(params.stop) if stops is None else stops
         self._stop_ids = frozenset(params.stop_ids)
-        self._longest = max(map(len, params.stop), default=0)
         self._asked = () if params.logprobs is None else ("logprobs", "top_ids", "top_logprobs")[: 3 if params.logprobs else 1]
         self.text = ""
         self.ids: list[int] = []
@@ -167,7 +170,8 @@ class Continuation:
             self.starts.append(len(self.text))
             for name in self._asked:
                 getattr(self, name).append(news[name][k])
-            if self._extend(self._decoder.step([token])):
+            piece = self._decoder.step([token])
+            if self._extend(piece, self._stops.feed(piece, token)):
                 return
         if news.get("finish_reason") is not None:
             self._end(news["finish_reason"])
@@ -183,19 +187,16 @@ class Continuation:
             self._end("cancelled")
 
     def _end(self, reason: FinishReason, stop_id: int | None = None) -> None:
-        if not self._extend(self._decoder.flush()):  # flush() returns U+FFFD if the last bytes are no whole character
+        piece = self._decoder.flush()  # U+FFFD if the last bytes are no whole character
+        if not self._extend(piece, self._stops.finish(piece)):
             self.finish_reason, self.stopped_by = reason, stop_id
 
-    def _extend(self, piece: str) -> bool:
-        """Adds text. If the text completes a stop string, cuts it off before the stop string and returns True."""
-        if not piece:
-            return False
-        before = max(0, len(self.text) - self._longest + 1)
+    def _extend(self, piece: str, stop: tuple[int, str] | None) -> bool:
+        """Adds text. If there is a stop string, cuts the text off before it and returns True. stop: its place and the string."""
         self.text += piece
-        found = [(place, stop) for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
-        if not found:
+        if stop is None:
             return False
-        cut, self.stopped_by = min(found, key=lambda each: each[0])  # min() returns the first of equal elements
+        cut, self.stopped_by = stop
         kept = sum(start < cut for start in self.starts)  # a token that begins before the cut stays, even if its end is cut off
         self.text = self.text[:cut]
         for row in (self.ids, self.starts, self.logprobs, self.top_ids, self.top_logprobs):
@@ -205,15 +206,7 @@ class Continuation:
 
     def _final(self) -> int:
         """Returns the length of the text that can no longer become part of a stop string."""
-        if self.finish_reason is not None:
-            return len(self.text)
-        held = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(self.text)), held, -1):
-                if self.text.endswith(stop[:length]):
-                    held = length
-                    break
-        return len(self.text) - held
+        return len(self.text) - (0 if self.finish_reason is not None else self._stops.held)
 
     def take(self, index: int) -> Chunk | None:
         """Returns the text and tokens that have become final since the last chunk, or None if there are none."""
@@ -273,7 +266,7 @@ class Continuation:
 
 # ---------------------------------------------------------------- one call
 Finish = Callable[[list[Generation]], Any]
-Begin = Callable[["Tokenizer", SamplingParams], Continuation]
+Begin = Callable[["Tokenizer", SamplingParams, Int32], Continuation]
 
 
 READ_AHEAD = 32  # a stream pauses when this many of its tokens wait to be taken
@@ -323,7 +316,7 @@ class Run:
             self._request = engine.request(list(prompts), [told(*one) for one in each])
         self.params = [replace(p, seed=int(seed)) for p, seed in zip(each_prompt, self._request.seeds, strict=True)]
         self._n = self.params[0].n
-        self.sequences = [begin(tokenizer, p) for p in self.params for _ in range(p.n)]
+        self.sequences = [begin(tokenizer, p, ids) for p, ids in zip(self.params, prompts, strict=True) for _ in range(p.n)]
 
     @property
     def done(self) -> bool:

@@ -105,7 +105,7 @@ class ChatCalls(ModelBase):
             return asked.nothing(device=str(self._info.get("device", "")), **known)
         answers: list[Continuation] = []
 
-        def begin(tokenizer: Tokenizer, params: Any) -> Continuation:
+        def begin(tokenizer: Tokenizer, params: Any, prompt: Int32) -> Continuation:
             answers.append(asked.continuation(tokenizer, params))
             return answers[-1]
 

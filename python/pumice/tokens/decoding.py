@@ -86,13 +86,15 @@ class Decoding:
 class DecodeStream:
     """Decodes ids to text while they arrive."""
 
-    def __init__(self, decoding: Decoding, skip: Container[int], strict: bool = False) -> None:
-        self._decoding = decoding
-        self._skip = skip  # ids that are left out of the text
-        self._strict = strict  # whether an id without a token is an error
+    def __init__(self, decoding: Decoding, skip: Container[int], strict: bool = False, after: Iterable[int] | Int32 = ()) -> None:
+        """skip: ids that are left out of the text.  strict: whether an id without a token is an error.  after: the ids before the
+        stream's first id. Their text decides about the space at the beginning, and is not returned."""
+        self._decoding, self._skip, self._strict = decoding, skip, strict
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_start = True
-        self._neighbour: list[int] = []  # the last id that was decoded, because the space before the next token depends on it
+        before, known = _id_list(after), decoding.backend.id_to_token
+        # The last id that was decoded, or [], because the space before the next token may depend on it.
+        self._neighbour = [i for i in before if i not in skip and known(i) is not None][-1:] if decoding.kind == "other" else []
+        self._at_start = not (decoding.strip_first and any(i not in skip and decoding.piece(i, False) for i in before))
 
     def step(self, ids: Iterable[int] | Int32 | int) -> str:
         """Returns the text that these ids complete. Bytes of an incomplete character wait for the next call."""

@@ -241,15 +241,18 @@ class Tokenizer:
         stream = self._stream(skip_special, strict=True)
         return stream.step(ids) + stream.flush()
 
-    def decode_stream(self, skip_special: bool = True) -> DecodeStream:
+    def decode_stream(self, skip_special: bool = True, after: Iterable[int] | Int32 = ()) -> DecodeStream:
         """Returns a stream that decodes ids while they arrive. Each step() returns the text that its ids complete. The results of all steps
         and of flush(), joined, are the text that decode() returns.
 
-        An id without a token becomes U+FFFD. A model can generate such an id if its output has more rows than its tokenizer has tokens."""
-        return self._stream(skip_special)
+        after: the ids whose text the stream continues, such as a prompt. SentencePiece puts a space before each text, and decoding drops
+        it. If `after` has text, the stream's first token does not begin the text, so its space stays.
 
-    def _stream(self, skip_special: bool, strict: bool = False) -> DecodeStream:
-        return DecodeStream(self._decoding, self.special_ids if skip_special else frozenset(), strict)
+        An id without a token becomes U+FFFD. A model can generate such an id if its output has more rows than its tokenizer has tokens."""
+        return self._stream(skip_special, after=after)
+
+    def _stream(self, skip_special: bool, strict: bool = False, after: Iterable[int] | Int32 = ()) -> DecodeStream:
+        return DecodeStream(self._decoding, self.special_ids if skip_special else frozenset(), strict, after)
 
     def token(self, index: int) -> str:
         """Returns a token as the vocabulary spells it."""

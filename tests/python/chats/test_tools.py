@@ -236,7 +236,7 @@ def test_control_tokens_are_read_and_not_shown() -> None:
         def flush(self) -> str:
             return ""
 
-        def decode_stream(self) -> Words:
+        def decode_stream(self, after: Any = ()) -> Words:
             return self
 
     shape = ResponseTemplate(next(row.template for row in ROWS if row.name.startswith("Mistral, old")))
@@ -244,7 +244,8 @@ def test_control_tokens_are_read_and_not_shown() -> None:
     assert not shape.hears("[TOOL_CALLS]", calls=False)
     assert not shape.hears("<pad>", calls=True)
     for step in (1, 6):
-        answer = Answer(Words(), SamplingParams(), ResponseParser(shape), {9: "[TOOL_CALLS]"})  # type: ignore[arg-type]
+        heard = {9: "[TOOL_CALLS]"}
+        answer = Answer(Words(), SamplingParams(), [], lambda: ResponseParser(shape), heard)  # type: ignore[arg-type]
         ids = [1, 8, 2, 9, 3, 4]
         chunks = []
         for i in range(0, 6, step):

@@ -66,8 +66,8 @@ def test_stop_inside_of_a_token_keeps_the_token(pumice: Any) -> None:
         def flush(self) -> str:
             return ""
 
-    tokenizer = type("T", (), {"decode_stream": lambda self: Words()})()
-    c = Continuation(tokenizer, SamplingParams(stop=("\nUser:",), logprobs=0))
+    tokenizer = type("T", (), {"decode_stream": lambda self, after: Words()})()
+    c = Continuation(tokenizer, SamplingParams(stop=("\nUser:",), logprobs=0), [])
     c.push({"ids": np.array([0, 1]), "finish_reason": None, "logprobs": np.array([-1.0, -2.0])})
     first = c.take(0)
     assert first is not None
@@ -122,7 +122,7 @@ def test_stopped_by(model: Any, pumice: Any) -> None:
             return ""
 
     for stops, by in ((("\n", "\n\n"), "\n"), (("\n\n", "\n"), "\n\n"), (("\n\n", "ne"), "ne")):  # one token completes both
-        c = Continuation(type("T", (), {"decode_stream": lambda self: Words()})(), SamplingParams(stop=stops))
+        c = Continuation(type("T", (), {"decode_stream": lambda self, after: Words()})(), SamplingParams(stop=stops), [])
         c.push({"ids": np.array([0]), "finish_reason": None})
         assert c.stopped_by == by
 

@@ -95,7 +95,7 @@ class Tokenizer:
     def decode(self, ids: Any, skip_special: bool = True) -> str:
         return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
 
-    def decode_stream(self) -> DecodeStream:
+    def decode_stream(self, after: Any = ()) -> DecodeStream:
         return DecodeStream()
 
 

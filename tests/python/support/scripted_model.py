@@ -34,7 +34,7 @@ class _Characters:
     def encode_parts(self, parts: Any, add_special: bool = True) -> np.ndarray:
         return np.array([ord(c) for text, _ in parts for c in text], np.int32)
 
-    def decode_stream(self) -> _Characters:
+    def decode_stream(self, after: Any = ()) -> _Characters:
         return self
 
     def step(self, ids: Sequence[int]) -> str:
