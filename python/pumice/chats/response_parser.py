@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -292,6 +292,10 @@ class ResponseParser:
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
         self.length = 0  # number of characters that feed() got
+        # A function that gets each piece of content as the model wrote it, and the number of characters that were fed before it. Blanks
+        # that `content` leaves out at the beginning of a part are not among them.
+        self.on_content: Callable[[int, str], None] | None = None
+        self._read_length = 0  # number of characters that were parsed
         self._parts: list[tuple[Kind, int]] = []  # (kind, number of characters) of each part of the parsed text, in order
         self._call_part = 0  # index in `_parts` at which the current call begins
         # Number of characters at the end of `prompt` that are held back, because a marker may begin there. If no marker does, these
@@ -313,6 +317,11 @@ class ResponseParser:
     def kind(self) -> Kind:
         """The kind of text at the parser's current position."""
         return self._inside.kind if self._inside is not None else "content"
+
+    @property
+    def held(self) -> int:
+        """The number of characters that were fed but not parsed yet, because they may begin a marker."""
+        return self._scanner.held
 
     @property
     def content(self) -> str:
@@ -398,6 +407,7 @@ class ResponseParser:
     def _count(self, kind: Kind, text: str) -> None:
         if text:
             self._parts.append((kind, len(text)))
+            self._read_length += len(text)
 
     def _take(self, events: list[Event], text: str) -> None:
         self._count(self.kind, text)
@@ -414,7 +424,11 @@ class ResponseParser:
             self._body.append(text)
             events.append(Event("tool_call", text, deltas=tuple(self._arriving.text(text))))
             return
-        if sure := self._texts[where.kind].add(text):
+        part = self._texts[where.kind]
+        if where.kind == "content" and self.on_content is not None:
+            shown_text = text.lstrip() if part.strip and not part.begun else text
+            self.on_content(self._read_length - len(shown_text), shown_text)
+        if sure := part.add(text):
             events.append(Event(where.kind, sure))
 
     def _leave(self, events: list[Event], closed_by: str) -> None:

@@ -15,6 +15,7 @@ from ..generate.answers import Kind, ToolCall
 from ..generate.generation import Chunk, Continuation, Generation
 from ..generate.settings import SamplingParams
 from . import answer_grammars
+from .content_stops import ContentStops
 from .response_parser import Event, ResponseParser
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Answer(Continuation):
         heard: Mapping[int, str],
     ) -> None:
         """prompt: the ids that the answer continues.  parser: a function that returns a new parser of the answer."""
-        super().__init__(tokenizer, params, prompt)
+        super().__init__(tokenizer, params, prompt, ContentStops(params.stop, parser(), heard) if params.stop else None)
         self._parser, self._heard = parser(), heard
         self._read_text = 0
         self._places: list[int] = []  # for each received token, the number of characters that the parser was fed before it

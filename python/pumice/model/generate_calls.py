@@ -37,7 +37,8 @@ class GenerateCalls(ModelBase):
         max_new_tokens: maximum number of generated tokens.
         min_new_tokens: the first `min_new_tokens` tokens are neither an end token nor a token id in `stop`.
         ignore_eos: True treats end tokens like all other tokens.
-        stop: strings or token ids that end the text. A string is found even across token borders. The text is cut before the string.
+        stop: strings or token ids that end the text. A string is found even across token borders. The text is cut before the string. chat()
+            finds strings in the content only. A string in the reasoning or in a tool call does not end the answer.
         bad_words: strings, or lists of token ids, that are never generated.
         max_reasoning_tokens: after this many tokens, the model's reasoning ends: the tokens of its end marker come next, and the answer
             continues. The result's .reasoning_cut tells whether that happened. None means no limit.

@@ -137,6 +137,21 @@ def cut_at(model: pumice.Model, result: Generation, most: int) -> None:
     assert result.ids[most : most + len(close)].tolist() == close
 
 
+def test_stops_do_not_end_reasoning_that_has_a_budget(thinker: pumice.Model) -> None:
+    asking: Any = {"temperature": 0, "max_tokens": 60, "max_reasoning_tokens": 12, **THINKS}
+    free = thinker.chat("What is two and two?", **asking)
+    assert free.reasoning_cut and free.reasoning and free.content
+    other = next(free.reasoning[i : i + 4] for i in range(len(free.reasoning)) if free.reasoning[i : i + 4] not in free.content)
+    result = thinker.chat("What is two and two?", stop=other, **asking)
+    assert (result.text, result.finish_reason, result.reasoning_cut) == (free.text, free.finish_reason, True)
+    stop = free.content[2:6]
+    with thinker.chat("What is two and two?", stop=stop, stream=True, **asking) as stream:
+        texts = [(chunk.kind, chunk.text) for chunk in stream]
+    content = free.content[: free.content.index(stop)]
+    assert "".join(text for kind, text in texts if kind == "content") == content.rstrip()
+    assert (stream.result.reasoning, stream.result.stopped_by) == (free.reasoning, stop)
+
+
 def test_tokens_before_the_cut_are_those_without_a_budget(thinker: pumice.Model) -> None:
     for options in (
         {"temperature": 0},
@@ -304,13 +319,11 @@ def test_generate_reads_the_prompt(thinker: pumice.Model) -> None:
     assert "".join(chunk.text for chunk in chunks) == found[0].text
 
 
-def test_a_stop_before_the_cut_leaves_no_cut(thinker: pumice.Model) -> None:
+def test_a_stop_id_before_the_cut_leaves_no_cut(thinker: pumice.Model) -> None:
     free = thinker.chat([USER], **THINKS, temperature=0, max_tokens=30)
-    stop = thinker.detokenize(free.ids[6:8])
+    stop = int(next(i for i in free.ids[6:8] if i not in free.ids[:6]))
     found = thinker.chat([USER], **THINKS, temperature=0, max_tokens=30, max_reasoning_tokens=8, stop=stop)
     assert found.finish_reason == "stop" and not found.reasoning_cut
-    found = thinker.chat([USER], **THINKS, temperature=0, max_tokens=30, max_reasoning_tokens=8, stop="think>")
-    assert found.finish_reason == "stop" and found.reasoning_cut
     found = thinker.chat([USER], **THINKS, temperature=0, max_tokens=8, max_reasoning_tokens=8)
     assert found.finish_reason == "length" and not found.reasoning_cut
 
