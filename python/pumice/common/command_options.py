@@ -59,6 +59,7 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "n_ctx": (count, "tokens per sequence"),
     "quantize": (str, '"q8_0", "q4_k", ...: pack float weights in this format while loading'),
     "compute": (str, '"auto" or "float32"'),
+    "pooling": (str, 'how a text becomes one vector: "mean", "cls", "last", ...; with it, any decoder is an embedding model, too'),
     "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
 }
 # The options in LOADING and those of the chat template, for the commands that hold conversations.

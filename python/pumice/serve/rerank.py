@@ -11,6 +11,7 @@ import numpy as np
 
 from ..common.arguments import argument
 from ..encode.similarity import similarity
+from ..model.model import Model
 from .calls import Call
 from .failures import Refused, new_id
 from .fields import FLAG, TEXT, Field, Fields
@@ -61,6 +62,15 @@ def _text(given: Any) -> str:
     return given if isinstance(given, str) else str(given["text"])
 
 
+def _makes_vectors(model: Model) -> bool:
+    """Returns whether a model was made to encode texts, or was loaded to do so. Any decoder can encode, but only a model that was
+    trained for it has vectors that can be compared. The files of such a model, or load(pooling=), say how it pools."""
+    if "generate" not in model._info["tasks"]:
+        return True
+    in_file = model._file.get(f"{model._file.architecture}.pooling_type") if model._file.kind == "gguf" else None
+    return bool(model._options["pooling"] or model._config.pooling or model._config.late or in_file)
+
+
 async def rerank(call: Call) -> None:
     """Answers a request. A cross-encoder scores pairs; another encoder compares vectors, which `meta` says."""
     read = await call.read()
@@ -74,6 +84,13 @@ async def rerank(call: Call) -> None:
             total, cut = int(ranked.tokens.sum()), ranked.cut  # the query counts once for each pair
             about: dict[str, Any] = {"scores": "cross-encoder"}
         elif "encode" in model._info["tasks"]:
+            if not _makes_vectors(model):
+                raise Refused(
+                    400,
+                    f"{served.name!r} neither scores pairs nor was made for vectors: it generates text, and its files name no pooling, so "
+                    f"the order of the documents would mean nothing. Name a reranker or an embedding model, or load this one with pooling=",
+                    param="model",
+                )
             if read["max_tokens_per_doc"] is not None:
                 raise Refused(400, "max_tokens_per_doc needs a cross-encoder; this model compares vectors", param="max_tokens_per_doc")
             with argument("query"):
@@ -81,9 +98,9 @@ async def rerank(call: Call) -> None:
             with argument("documents"):
                 given = await model.aencode_document(texts, details=True, **read.keywords)
             # The score is the cosine, even if the model has another similarity measure. A score should be between 0 and 1, and a distance
-            # or a dot product is not.
-            found = np.clip(similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64), 0, 1)
-            order = [(int(i), float(found[i])) for i in np.argsort(-found, kind="stable")]
+            # or a dot product is not. A cosine below 0 becomes the score 0, but it still decides the place of its document.
+            found = similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64)
+            order = [(int(i), float(found[i].clip(0, 1))) for i in np.argsort(-found, kind="stable")]
             total, cut = int(given.tokens.sum() + asked.tokens.sum()), given.cut
             about = {"scores": "cosine", "cut_query": bool(asked.cut.any())}
         else:

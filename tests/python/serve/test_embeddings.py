@@ -89,6 +89,22 @@ def test_rerank_by_vectors(minilm: pumice.Model, path: str) -> None:
     )
 
 
+def test_rerank_by_vectors_keeps_the_order_of_cosines_below_0(monkeypatch: pytest.MonkeyPatch, minilm: pumice.Model) -> None:
+    cosines = [-0.047, 0.036, -0.092, -0.028, -0.016, -0.038]
+    monkeypatch.setattr("pumice.serve.rerank.similarity", lambda *given: np.array([cosines], np.float32))
+    found = post(minilm, "/v1/rerank", {"query": "a", "documents": ["b"] * 6}).json["results"]
+    assert [each["index"] for each in found] == [1, 4, 3, 5, 0, 2]
+    assert [each["relevance_score"] for each in found] == pytest.approx([0.036, 0, 0, 0, 0, 0])
+
+
+def test_rerank_needs_a_model_that_was_made_for_it(smollm2: pumice.Model) -> None:
+    body = {"query": "what floats?", "documents": TEXTS}
+    found = post(smollm2, "/v1/rerank", body)
+    assert found.status == 400 and found.error["param"] == "model" and "pooling=" in found.error["message"], found.body
+    with pumice.load(samples.smollm2(), pooling="mean", device="cpu", progress=False) as model:
+        assert post(model, "/v1/rerank", body).status == 200
+
+
 def test_rerank_counts_the_query(minilm: pumice.Model, tmp_path: Path) -> None:
     body = {"query": {"text": "what floats?"}, "documents": TEXTS * 50}
     documents, query = sum(map(minilm.count_tokens, body["documents"])), minilm.count_tokens("what floats?")
