@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import ContextLengthError, DeviceError, GrammarBusyError, NumericError, OverloadedError, PumiceError, UnsupportedTaskError
@@ -28,17 +30,54 @@ _ANTHROPIC = {
 GRAMMAR_SECONDS = 10
 
 
+# Groups: the tokens of a text, the tokens that the model takes, and whether one of these must stay free.
+_TOO_LONG = re.compile(r"(\d+) tokens\b.*?\b(?:holds|takes|context of) (\d+)( and needs room for one more)?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """The numbers of a text that does not fit. tokens: those of the text. context: those that the model takes. most: those that a text may
+    have, which are fewer than `context` where a prompt needs room for an answer."""
+
+    tokens: int
+    context: int
+    most: int
+
+    @classmethod
+    def of(cls, error: ContextLengthError) -> TooLong | None:
+        """Returns the numbers in an error's message, or None if it has none."""
+        found = _TOO_LONG.search(str(error))
+        if found is None:
+            return None
+        context = int(found[2])
+        return cls(int(found[1]), context, context - (found[3] is not None))
+
+    def words(self, dialect: Dialect) -> str:
+        """Returns the sentence by which clients of a dialect know this error. They then shorten the conversation and try again."""
+        if dialect == "anthropic":
+            return f"prompt is too long: {self.tokens} tokens > {self.most} maximum"
+        return f"This model's maximum context length is {self.context} tokens"
+
+
 class Refused(Exception):
     """A request that is answered with an error.
 
     status: the HTTP status. param: the field of the body that is wrong, or None. code: OpenAI's code, for programs. retry_after: in
-    seconds, or None."""
+    seconds, or None. too_long: the numbers of a text that does not fit, or None."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+        too_long: TooLong | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+        self.too_long = too_long
 
 
 def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refused:
@@ -54,7 +93,7 @@ def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refus
     if isinstance(error, MemoryError):
         return Refused(503, str(error) or "out of memory", code="out_of_memory", retry_after=retry_after)
     if isinstance(error, ContextLengthError) and not begun:
-        return Refused(400, str(error), param=argument, code="context_length_exceeded")
+        return Refused(400, str(error), param=argument, code="context_length_exceeded", too_long=TooLong.of(error))
     broken = isinstance(error, (DeviceError, NumericError))
     if isinstance(error, (ValueError, TypeError, PumiceError)) and not broken and not begun:
         return Refused(400, str(error), param=argument)
@@ -71,10 +110,12 @@ def type_of(status: int, dialect: Dialect) -> str:
 
 def body_of(failure: Refused, dialect: Dialect, request_id: str) -> dict[str, Any]:
     """Returns the error's body as a dict for JSON."""
-    kind = type_of(failure.status, dialect)
+    kind, message = type_of(failure.status, dialect), failure.message
+    if failure.too_long is not None:
+        message = f"{failure.too_long.words(dialect)}: {message}"
     if dialect == "anthropic":
-        return {"type": "error", "error": {"type": kind, "message": failure.message}, "request_id": request_id}
-    return {"error": {"message": failure.message, "type": kind, "param": failure.param, "code": failure.code}}
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    return {"error": {"message": message, "type": kind, "param": failure.param, "code": failure.code}}
 
 
 def headers_of(failure: Refused) -> dict[str, str]:
