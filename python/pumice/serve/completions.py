@@ -19,6 +19,7 @@ from .fields import FLAG, INTEGER, TEXT, Field, Fields
 from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
 from .settings import Settings
 
+LEAST = -9999.0  # what -inf is in an answer, because JSON has no infinity
 OPENAI_TOKENS = 16  # maximum number of tokens that OpenAI generates if max_tokens is absent
 
 
@@ -84,7 +85,7 @@ async def complete(call: Call) -> None:
         if echo and read["stream"]:
             raise Refused(400, "echo and stream were both given; an echo comes whole", param="echo")
         form = await call.translated(grammar_of, read)
-        ids = [await call.server.aside(model.tokenize, each) if isinstance(each, str) else each for each in prompts] if echo else []
+        ids = await call.server.aside(model._generator.prompt_ids, prompts, ["prompt"] * len(prompts)) if echo else []
         if top is not None and not read["stream"]:
             _check_logprobs(sum(map(len, ids)), len(prompts) * n * most, top, call.server.settings)
         echoed: list[_Echo | None] = [None] * len(prompts)
@@ -166,36 +167,71 @@ async def _echo(call: Call, model: Model, prompt: Any, ids: Any, top: int | None
     text = prompt if isinstance(prompt, str) else await call.server.aside(model.detokenize, prompt)
     if top is None:
         return _Echo(text, ids, None)
-    scores = await model.ascore(prompt, top=top)
+    scores = await model.ascore(prompt, top=top or None)
 
     def logprobs() -> dict[str, Any]:
-        first = legacy_logprobs(model, ids[:1], [None], None, None, 0)
-        start = len(first["tokens"][0]) if len(ids) else 0
-        rest = legacy_logprobs(model, ids[1:], scores.logprobs, scores.top_ids, scores.top_logprobs, start)
-        return {name: first[name] + rest[name] for name in first}
+        chances, top_ids, top_chances = (scores.logprobs, scores.top_ids, scores.top_logprobs) if top else (scores, None, None)
+        pieces = prompt_pieces(model, prompt, ids)
+        first = legacy_logprobs(model, ids[:1], [None], None, None, pieces[:1], 0)
+        rest = legacy_logprobs(model, ids[1:], chances, top_ids, top_chances, pieces[1:], len(pieces[0]))
+        joined = {name: first[name] + rest[name] for name in first}
+        # A tokenizer that changes the text (its case, its spaces) may read more characters than the prompt has.
+        return {**joined, "text_offset": [min(offset, len(text)) for offset in joined["text_offset"]]}
 
     return _Echo(text, ids, await call.server.aside(logprobs))
 
 
-def legacy_logprobs(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, start: int = 0) -> dict[str, Any]:
+def prompt_pieces(model: Model, prompt: Any, ids: Any) -> list[str]:
+    """Returns the text of each token of a prompt. The tokens that the tokenizer itself puts around a text have none. A character of
+    several tokens belongs to the last of them.
+
+    prompt: a text or token ids. ids: the ids of the prompt. If `prompt` is ids itself, special tokens have no text."""
+    written = isinstance(prompt, str)
+    stream = model._tokenizer.decode_stream(skip_special=not written)
+    before, after = (model._info["special_tokens"][side] if written else () for side in ("before", "after"))
+    first = 0 if written and prompt.startswith("".join(before)) else len(before)
+    last = len(ids) - len(after)
+    pieces = ["" if not first <= i < last else stream.step([token]) for i, token in enumerate(ids.tolist())]
+    pieces[max(last - 1, 0)] += stream.flush()
+    return pieces
+
+
+def token_text(data: bytes) -> str:
+    """Returns a token's text in this endpoint's form. For a part of a character, this is OpenAI's spelling of its bytes, such as
+    "bytes:\\xf0\\x9f", so that different parts have different texts."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + data.decode("utf-8", "backslashreplace")
+
+
+def legacy_logprobs(
+    model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, pieces: Sequence[str], start: int = 0
+) -> dict[str, Any]:
     """Returns log-probabilities in this endpoint's form: lists of tokens, of their log-probabilities, of the most likely tokens, and of the
-    tokens' offsets in the text. start: the offset of the first token."""
-    tokens = [token.decode("utf-8", "replace") for token in model.token_bytes(ids)]
-    offsets = list(accumulate(map(len, tokens), initial=start))[:-1]
+    tokens' offsets in the text, in characters. pieces: the text of each token. start: the offset of the first token."""
+    tokens = [token_text(token) for token in model.token_bytes(ids)]
+    offsets = list(accumulate(map(len, pieces), initial=start))[:-1]
     tops: list[Any] = [None] * len(tokens)
     if top_ids is not None:
-        tops = [
-            {token.decode("utf-8", "replace"): max(float(p), -9999.0) for token, p in zip(model.token_bytes(row), chances, strict=True)}
-            for row, chances in zip(top_ids, top_logprobs, strict=True)
-        ]
-    chances = [None if p is None else max(float(p), -9999.0) for p in logprobs]
+        tops = [_likeliest(model, row, chances) for row, chances in zip(top_ids, top_logprobs, strict=True)]
+    chances = [None if p is None else max(float(p), LEAST) for p in logprobs]
     return {"tokens": tokens, "token_logprobs": chances, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _likeliest(model: Model, ids: Any, chances: Any) -> dict[str, float]:
+    """Returns token -> log-probability. ids: the likeliest tokens, the first the most. Of tokens with one text, the likeliest counts."""
+    found: dict[str, float] = {}
+    for token, chance in zip(model.token_bytes(ids), chances, strict=True):
+        found.setdefault(token_text(token), max(float(chance), LEAST))
+    return found
 
 
 def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) -> dict[str, Any]:
     logprobs = None
     if each.logprobs is not None:
-        logprobs = legacy_logprobs(model, each.ids, each.logprobs, each.top_ids, each.top_logprobs, len(echoed.text) if echoed else 0)
+        start = len(echoed.text) if echoed else 0
+        logprobs = legacy_logprobs(model, each.ids, each.logprobs, each.top_ids, each.top_logprobs, each.pieces, start)
     if echoed is not None and echoed.logprobs is not None and logprobs is not None:
         logprobs = {name: echoed.logprobs[name] + logprobs[name] for name in logprobs}
     text = (echoed.text if echoed else "") + each.text
@@ -212,14 +248,15 @@ async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], u
     more: dict[str, Any] = {"usage": None} if usage else {}
     # The ignored fields are reported in the first event, or in the event with the usage if there is one.
     told: dict[str, Any] = {"pumice": {"ignored": ignored}} if ignored and not usage else {}
+    # Sequence -> number of characters of the tokens that were sent. A chunk may have text whose tokens come with the next one.
     lengths: dict[int, int] = {}
     async with stream, call.events(failed) as out:
         async for chunk in stream:
             logprobs = None
             if chunk.logprobs is not None and len(chunk.ids):
                 start = lengths.get(chunk.index, 0)
-                logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, start)
-            lengths[chunk.index] = lengths.get(chunk.index, 0) + len(chunk.text)
+                logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, chunk.pieces, start)
+                lengths[chunk.index] = start + sum(map(len, chunk.pieces))
             finish = finish_of(chunk.finish_reason, False)
             choice = {
                 "index": chunk.index,

@@ -148,7 +148,7 @@ def test_offsets_of_many_tokens() -> None:
             return [b"ab"] * len(ids)
 
     begun = time.process_time()
-    found = legacy_logprobs(Letters(), range(30_000), [0.0] * 30_000, None, None, 5)  # type: ignore[arg-type]
+    found = legacy_logprobs(Letters(), range(30_000), [0.0] * 30_000, None, None, ["ab"] * 30_000, 5)  # type: ignore[arg-type]
     assert found["text_offset"][:3] == [5, 7, 9] and len(found["text_offset"]) == 30_000
     assert time.process_time() - begun < 2  # the square of the number would take 10 s
 
