@@ -16,7 +16,7 @@ from .calls import Call
 from .conversations import messages_for
 from .failures import Refused
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
-from .models import Served
+from .models import LOADING, Served
 from .sampling_fields import MODEL
 from .settings import Settings
 
@@ -27,31 +27,37 @@ MOST_PIECES = 1 << 17
 
 async def models(call: Call) -> None:
     """Lists the models in OpenAI's form, or in Anthropic's for a client that sends an anthropic-version header. Loads nothing."""
-    found = [served.described() for served in call.server.models]
-    if "anthropic-version" in call.headers:
-        data = [
-            {
-                "type": "model",
-                "id": each["id"],
-                "display_name": each["id"],
-                "created_at": datetime.datetime.fromtimestamp(each["created"], datetime.timezone.utc).isoformat().replace("+00:00", "Z"),
-            }
-            for each in found
-        ]
+    data = [_listed(call, served) for served in call.server.models]
+    if _is_anthropic(call):
         ids = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
         await call.answer_small({"data": data, "has_more": False, **ids})
         return
-    await call.answer_small({"object": "list", "data": found})
+    await call.answer_small({"object": "list", "data": data})
 
 
 async def model(call: Call) -> None:
-    """Describes one model."""
-    await call.answer_small(call.server.models.find(call.scope["path_params"]["name"]).described())
+    """Describes one model, in the same two forms."""
+    if _is_anthropic(call):
+        call.dialect = "anthropic"  # so that the error for a name that is unknown has this form, too
+    await call.answer_small(_listed(call, call.server.models.find(call.scope["path_params"]["name"])))
+
+
+def _is_anthropic(call: Call) -> bool:
+    return "anthropic-version" in call.headers
+
+
+def _listed(call: Call, served: Served) -> dict[str, Any]:
+    """Returns the entry of a model in the client's form."""
+    if not _is_anthropic(call):
+        return served.described()
+    created = datetime.datetime.fromtimestamp(served.created, datetime.timezone.utc).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": served.name, "display_name": served.name, "created_at": created}
 
 
 async def health(call: Call) -> None:
-    """Says that the process answers."""
-    await call.answer_small({"status": "ok"})
+    """Says that the process answers: 503 while models are loaded."""
+    loading = call.server.not_ready == LOADING
+    await call.answer_small({"status": LOADING if loading else "ok"}, 503 if loading else 200)
 
 
 async def ready(call: Call) -> None:

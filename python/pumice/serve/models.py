@@ -19,6 +19,8 @@ from .template_habits import TemplateHabits, habits_of
 
 logger = logging.getLogger("pumice.serve")
 
+LOADING = "loading"  # status of a server that loads its models, and code of the error for requests in the meantime
+
 
 class Served:
     """One model with its name. It may be in memory or not."""
@@ -145,7 +147,7 @@ class Models:
         try:
             if served.model is None:
                 if not self._started and not self._settings.lazy:
-                    raise Refused(503, "this server is loading its models; try again later", code="loading", retry_after=2)
+                    raise Refused(503, "this server is loading its models; try again later", code=LOADING, retry_after=2)
                 await self._load(served)
             yield served
             served.rate.count()

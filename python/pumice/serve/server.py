@@ -13,7 +13,7 @@ from ..errors import DeviceLostError
 from ..event_loops.workers import Workers, in_thread
 from .failures import Refused
 from .metrics import Metrics
-from .models import Models
+from .models import LOADING, Models
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Server:
             return f"failed: {self.failed}"
         if self.lost is not None:
             return f"a device was lost: {self.lost}"
-        return None if self.models.ready else "loading"
+        return None if self.models.ready else LOADING
 
     def end_calls(self) -> None:
         """Ends all running requests with an error, because the server is stopping."""
