@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.arguments import argument, check_text, flag, listed, plain, shown
 from ..generate.grammar import check_grammars
 from . import answer_grammars
+from .content import text_of
 from .response_parser import FIELDS
 from .tool_schemas import check_tools
-
-if TYPE_CHECKING:
-    pass
-
 
 # Template variables that chat() sets itself. ChatTemplate reserves more names (RESERVED in chat_templates.py).
 _RESERVED = ("self", "messages", "add_generation_prompt")
@@ -145,24 +142,6 @@ def check_template_kwargs(given: Any) -> dict[str, Any]:
     return dict(given)
 
 
-def check_content(content: Any, where: str) -> Any:
-    """Returns the content of a message as text. A list of parts in OpenAI's form is accepted if all parts are text. They are joined with
-    line feeds."""
-    if isinstance(content, str):
-        return check_text(content, where)
-    if not isinstance(content, (list, tuple)):
-        raise TypeError(f"{where} is {'None' if content is None else type(content).__name__ + ' ' + shown(content)}; it must be a string")
-    texts = []
-    for i, part in enumerate(content):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else part
-            raise ValueError(
-                f'{where}, part {i}, is {shown(kind)}: this version reads text only, as a string or as {{"type": "text", "text": "..."}}'
-            )
-        texts.append(check_text(part["text"], f"the text of part {i} of {where}"))
-    return "\n".join(texts)
-
-
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """Checks a conversation and returns it as a list of plain dicts. A single string becomes one user message."""
     if isinstance(messages, str):
@@ -190,6 +169,6 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
     for i, message in enumerate(messages):
         content = message.get("content")
         if content is not None or not message.get("tool_calls"):  # a message with calls may have no content
-            content = check_content(content, f"the content of message {i}")
+            content = text_of(content, f"the content of message {i}")
         checked.append({**message, "role": plain(message["role"]), "content": content})
     return checked

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..chats.content import text_of
 from ..chats.results import ChatResult
 from ..common.arguments import argument, shown
 from ..errors import ChatTemplateError, ContextLengthError
@@ -205,34 +206,12 @@ def messages_for(messages: Sequence[Mapping[str, Any]], habits: TemplateHabits) 
     system = [i for i, message in enumerate(result) if message.get("role") in _SYSTEM]
     leading = next((i for i, message in enumerate(result) if message.get("role") not in _SYSTEM), len(result))
     if (leading > 1 and not habits.several) or (len(system) > min(leading, len(system)) and not habits.later):
-        joined = "\n\n".join(text_of(result[i].get("content"), f"messages[{i}]") for i in system)
+        with argument("messages"):
+            joined = "\n\n".join(text_of(result[i].get("content") or "", f"the content of messages[{i}]") for i in system)
         first = {**result[system[0]], "role": "system", "content": joined}
         joined_places = set(system)
         result = [first, *(message for i, message in enumerate(result) if i not in joined_places)]
     return result
-
-
-def text_of(content: Any, where: str) -> str:
-    """Returns a message's content as text. Raises Refused (400) for parts that are not text."""
-    if isinstance(content, str):
-        return content
-    if content is None:
-        return ""
-    if not isinstance(content, list):
-        raise Refused(400, f"the content of {where} must be a string or a list of parts, not {shown(content, 80)}", param="messages")
-    texts = []
-    for i, part in enumerate(content):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("text") if isinstance(part, dict) else None
-        if kind == "refusal" and isinstance(part, dict):
-            text = part.get("refusal")
-        if kind not in ("text", "input_text", "output_text", "refusal") or not isinstance(text, str):
-            raise Refused(400, f"part {i} of the content of {where} is {shown(kind, 80)}: this server reads text only", param="messages")
-        texts.append(text)
-    return "\n".join(texts)
 
 
 # ---------------------------------------------------------------- tools

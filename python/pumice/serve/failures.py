@@ -63,7 +63,7 @@ class Refused(Exception):
     """A request that is answered with an error.
 
     status: the HTTP status. param: the field of the body that is wrong, or None. code: OpenAI's code, for programs. retry_after: in
-    seconds, or None. too_long: the numbers of a text that does not fit, or None."""
+    seconds, or None. too_long: the numbers of a text that does not fit, or None. details: Anthropic's details, for programs, or None."""
 
     def __init__(
         self,
@@ -74,10 +74,11 @@ class Refused(Exception):
         code: str | None = None,
         retry_after: int | None = None,
         too_long: TooLong | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
-        self.too_long = too_long
+        self.too_long, self.details = too_long, details
 
 
 def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refused:
@@ -114,7 +115,8 @@ def body_of(failure: Refused, dialect: Dialect, request_id: str) -> dict[str, An
     if failure.too_long is not None:
         message = f"{failure.too_long.words(dialect)}: {message}"
     if dialect == "anthropic":
-        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+        details = {} if failure.details is None else {"details": dict(failure.details)}
+        return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
     return {"error": {"message": message, "type": kind, "param": failure.param, "code": failure.code}}
 
 

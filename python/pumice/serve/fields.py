@@ -167,11 +167,13 @@ class Read:
 class Fields:
     """The fields of an endpoint's body. inert: names of fields that other servers know. They are accepted, and have no effect here.
     refused: name of a field -> why this server cannot do what the field requests. The values null, false and [] of such a field are
-    accepted, because clients send them as defaults."""
+    accepted, because clients send them as defaults. details: name of a refused field -> what the error tells programs, from which a client
+    sees that it can go on without the field."""
 
     fields: tuple[Field, ...]
     inert: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -192,7 +194,8 @@ class Fields:
             if name in self.refused:
                 if value is None or value is False or value == []:
                     continue
-                raise Refused(400, f"{name} is not supported: {self.refused[name]}", param=name)
+                reason = f"{name} is not supported: {self.refused[name]}"
+                raise Refused(400, reason, param=name, details=self.details.get(name))
             if name not in known:
                 if not ignore_unknown:
                     raise Refused(400, f"unknown field {shown(name, 80)}{nearest(name, self.names)}", param=name[:200])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from ..chats.content import is_left_out, part_text
 from ..chats.results import ChatResult
-from ..common.arguments import shown
+from ..common.arguments import argument, shown
 from ..generate.generation import Chunk
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
@@ -27,8 +29,6 @@ _INERT = (
 )  # fmt: skip
 # Fields that change the prompt at Anthropic, and have no effect here.
 _WITHOUT_EFFECT = ("context_management", "compaction")
-# Blocks of an assistant's message that only Anthropic can use: encrypted reasoning, and calls and results of tools that Anthropic runs.
-_HOSTED = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result")
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -94,6 +94,7 @@ def fields(settings: Settings) -> Fields:
             "mcp_servers": "this server calls no other servers",
             "container": "this server runs no code",
         },
+        details={"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}},
     )
 
 
@@ -101,7 +102,7 @@ def count_fields(settings: Settings) -> Fields:
     """Returns the table of the body's fields for /v1/messages/count_tokens, which does not need max_tokens."""
     table = fields(settings)
     loose = Field("max_tokens", {"type": "integer", "minimum": 1}, "Has no effect on the count.", to="max_new_tokens")
-    return Fields((*table.but("max_tokens").fields, loose), table.inert, table.refused)
+    return replace(table, fields=(*table.but("max_tokens").fields, loose))
 
 
 # ---------------------------------------------------------------- the request
@@ -112,7 +113,10 @@ def asked_of(read: Read) -> Asked:
     budget = thinking.get("budget_tokens") if thinking.get("type") != "disabled" else None
     known = ("type",) if budget is None else ("type", "budget_tokens")
     left_out += [f"thinking.{name}" for name, value in thinking.items() if name not in known and value is not None]
-    messages = [*_system(read["system"]), *_conversation(read["messages"], left_out)]
+    with argument("system"):
+        messages = _system(read["system"], left_out)
+    with argument("messages"):
+        messages += _conversation(read["messages"], left_out)
     tools = _tools(read["tools"] or (), left_out)
     choice = read["tool_choice"] or {"type": "auto"}
     output = read["output_config"] or {}
@@ -136,14 +140,6 @@ def asked_of(read: Read) -> Asked:
     )
 
 
-def _text(block: Any, where: str) -> str:
-    """Returns the text of a text block. Raises Refused (400) for other blocks."""
-    kind = block.get("type") if isinstance(block, Mapping) else block
-    if kind != "text" or not isinstance(block.get("text"), str):
-        raise Refused(400, f"{where} is {shown(kind, 80)}: this server reads text only", param=where.partition("[")[0])
-    return str(block["text"])
-
-
 def _blocks(content: Any, where: str) -> list[Any]:
     """Returns the content of a message as a list of blocks. Raises Refused (400) if it is neither a text nor a list."""
     if isinstance(content, str):
@@ -153,13 +149,19 @@ def _blocks(content: Any, where: str) -> list[Any]:
     return content or []
 
 
-def _texts(content: Any, where: str) -> list[str]:
-    """Returns the texts in the content of a message."""
-    return [_text(block, f"{where}[{i}]") for i, block in enumerate(_blocks(content, where))]
+def _texts(content: Any, where: str, left_out: list[str]) -> list[str]:
+    """Returns the texts in the content of a message. Blocks that only Anthropic can use are added to left_out."""
+    texts = []
+    for i, block in enumerate(_blocks(content, where)):
+        if is_left_out(block):
+            left_out.append(f"{where}[{i}]: {block['type']}")
+        else:
+            texts.append(part_text(block, f"{where}[{i}]"))
+    return texts
 
 
-def _system(given: Any) -> list[dict[str, Any]]:
-    texts = [text for text in _texts(given, "system") if not text.startswith(BILLING)]
+def _system(given: Any, left_out: list[str]) -> list[dict[str, Any]]:
+    texts = [text for text in _texts(given, "system", left_out) if not text.startswith(BILLING)]
     return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
 
 
@@ -180,7 +182,7 @@ def _conversation(given: list[Any], left_out: list[str]) -> list[dict[str, Any]]
             else:
                 found.append(one)
         elif role in ("user", "system"):
-            for one in _said(message.get("content"), f"{where}.content", role, names):
+            for one in _said(message.get("content"), f"{where}.content", role, names, left_out):
                 if found and found[-1]["role"] == one["role"] != "tool":
                     found[-1]["content"] += one["content"]
                 else:
@@ -211,26 +213,29 @@ def _assistant(content: Any, where: str, left_out: list[str]) -> dict[str, Any]:
             message.setdefault("tool_calls", []).append({"id": block["id"], "type": "function", "function": call})
         elif kind == "thinking":
             message.setdefault("reasoning_content", []).append(str(block.get("thinking") or ""))
-        elif kind in _HOSTED:
+        elif is_left_out(block):
             left_out.append(f"{where}[{i}]: {kind}")
         else:
-            message["content"].append(_text(block, f"{where}[{i}]"))
+            message["content"].append(part_text(block, f"{where}[{i}]"))
     return message
 
 
-def _said(content: Any, where: str, role: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def _said(content: Any, where: str, role: str, names: Mapping[str, str], left_out: list[str]) -> list[dict[str, Any]]:
     """Converts a message of the user or the system. Returns a message for each result of a tool, and then one for all texts. The content of
-    each is a list of parts, which _conversation() joins at its end."""
+    each is a list of parts, which _conversation() joins at its end. Blocks that only Anthropic can use are added to left_out."""
     found: list[dict[str, Any]] = []
     texts: list[str] = []
     for i, block in enumerate(_blocks(content, where)):
+        if is_left_out(block):
+            left_out.append(f"{where}[{i}]: {block['type']}")
+            continue
         if not isinstance(block, Mapping) or block.get("type") != "tool_result":
-            texts.append(_text(block, f"{where}[{i}]"))
+            texts.append(part_text(block, f"{where}[{i}]"))
             continue
         call = block.get("tool_use_id")
         if not isinstance(call, str):
             raise Refused(400, f"{where}[{i}] has no tool_use_id", param="messages")
-        text = "\n".join(_texts(block.get("content"), f"{where}[{i}].content"))
+        text = "\n".join(_texts(block.get("content"), f"{where}[{i}].content", left_out))
         if block.get("is_error") and not text.lower().startswith("error"):
             text = f"Error: {text}"
         found.append({"role": "tool", "tool_call_id": call, "content": [text], **({"name": names[call]} if call in names else {})})

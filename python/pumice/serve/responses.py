@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..chats.content import part_text, text_of
 from ..chats.results import ChatResult
-from ..common.arguments import shown
+from ..common.arguments import argument, shown
 from ..generate.generation import Chunk
 from ..model.model import Model
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
 from .chat_completions import MOST_LOGPROBS, logprobs_of, report_of
-from .conversations import Answering, Asked, Named, allowed_mode, chosen, function_tool, text_of
+from .conversations import Answering, Asked, Named, allowed_mode, chosen, function_tool
 from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, new_id
@@ -180,7 +181,8 @@ def asked_of(read: Read) -> Asked:
     messages: list[dict[str, Any]] = []
     if read["instructions"]:
         messages.append({"role": "system", "content": read["instructions"]})
-    messages += [{"role": "user", "content": items}] if isinstance(items, str) else _conversation(items, tools)
+    with argument("messages"):
+        messages += [{"role": "user", "content": items}] if isinstance(items, str) else _conversation(items, tools)
     if not messages:
         raise Refused(400, "input has no message", param="input")
     reasoning = read["reasoning"] or {}
@@ -238,12 +240,14 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
             role, content = item.get("role"), item.get("content")
             if content is None:
                 raise Refused(400, f"{where} has no content; it must be a string or a list of parts", param="input")
+            place = f"the content of {where}"
             if role == "assistant":
                 # The parts of a list are joined without a separator, as the model wrote them.
-                parts = [[part] for part in content] if isinstance(content, list) else [content]
-                assistant()["content"] += [_content_text(part, where) for part in parts]
+                parts = enumerate(content) if isinstance(content, list) else None
+                texts = [text_of(content, place)] if parts is None else [part_text(part, f"part {j} of {place}") for j, part in parts]
+                assistant()["content"] += texts
             elif role in ("user", "system", "developer"):
-                found.append({"role": role, "content": _content_text(content, where)})
+                found.append({"role": role, "content": text_of(content, place)})
             else:
                 raise Refused(400, f"{where}.role is {shown(role, 80)}; it must be user, assistant, system or developer", param="input")
         elif kind in ("function_call", "custom_tool_call"):
@@ -259,7 +263,7 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
                 raise Refused(400, f"{where} has no call_id", param="input")
             if item.get("output") is None:
                 raise Refused(400, f"{where} has no output; it must be a string or a list of parts", param="input")
-            message = {"role": "tool", "tool_call_id": call, "content": _content_text(item.get("output"), where)}
+            message = {"role": "tool", "tool_call_id": call, "content": text_of(item["output"], f"the output of {where}")}
             found.append({**message, **({"name": names[call]} if call in names else {})})
         elif kind == "reasoning":
             if said := _thought(item):
@@ -276,13 +280,6 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
         if message["role"] == "assistant":
             message |= {key: "".join(message[key]) for key in ("content", "reasoning_content") if key in message}
     return found
-
-
-def _content_text(content: Any, where: str) -> str:
-    try:
-        return text_of(content, where)
-    except Refused as error:
-        raise Refused(400, error.message, param="input") from None
 
 
 def _thought(item: Mapping[str, Any]) -> str:

@@ -119,6 +119,68 @@ def test_blocks_become_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"type": "tool_reference", "tool_name": "now"}, "now"),
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}}, "a"),
+        ({"type": "document", "title": "T", "context": "C", "source": {"type": "text", "data": "a"}}, "T\nC\na"),
+        ({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "a"}]}}, "a"),
+        ({"type": "document", "source": {"type": "content", "content": "a"}}, "a"),
+        ({"type": "search_result", "title": "T", "source": "here", "content": [{"type": "text", "text": "a"}]}, "T\nhere\na"),
+        ({"type": "compaction", "content": "a"}, "a"),
+        ({"type": "compaction", "content": None}, ""),
+    ],
+)
+@pytest.mark.parametrize("place", ["system", "user", "result", "assistant"])
+def test_blocks_with_text_are_read_in_every_place(monkeypatch: pytest.MonkeyPatch, block: Any, text: str, place: str) -> None:
+    body, said = conversation_with(block, place)
+    found, model = scripted(monkeypatch, "done", body)
+    assert found.json["pumice"]["ignored"] == []
+    assert said(model.asked[0]["messages"]) == text
+
+
+@pytest.mark.parametrize("kind", ["server_tool_use", "tool_search_tool_result", "mcp_tool_result", "fallback", "browser_state"])
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [
+        ("system", "system[0]"),
+        ("user", "messages[0].content[0]"),
+        ("assistant", "messages[1].content[0]"),
+        ("result", "messages[2].content[0].content[0]"),
+    ],
+)
+def test_blocks_that_only_anthropic_can_use_are_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, kind: str, place: str, where: str
+) -> None:
+    found, _ = scripted(monkeypatch, "done", conversation_with({"type": kind}, place)[0])
+    assert found.json["pumice"]["ignored"] == [f"{where}: {kind}"]
+
+
+def conversation_with(block: Any, place: str) -> tuple[dict[str, Any], Any]:
+    """Returns a body that has the block in one place, and a function that finds the text of this place in chat()'s messages."""
+    user: dict[str, Any] = {"role": "user", "content": [block] if place == "user" else "a"}
+    call = {"type": "tool_use", "id": "t1", "name": "now", "input": {}}
+    called = {"role": "assistant", "content": [*([block] if place == "assistant" else []), call]}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [block] if place == "result" else "noon"}
+    system = {"system": [block]} if place == "system" else {}
+    body = {**HELLO, **system, "messages": [user, called, {"role": "user", "content": [result]}], "tools": [NOW]}
+    role = {"result": "tool"}.get(place, place)
+    return body, lambda messages: next(message["content"] for message in messages if message["role"] == role)
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "id": "x"}])
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+def test_a_thread_is_refused_in_words_after_which_clients_go_on_without_it(
+    monkeypatch: pytest.MonkeyPatch, thread: dict[str, Any], path: str
+) -> None:
+    found, _ = scripted(monkeypatch, "x", {**HELLO, "thread": thread}, path)
+    assert found.status == 400
+    assert found.json["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    other, _ = scripted(monkeypatch, "x", {**HELLO, "container": "c"}, path)
+    assert other.status == 400 and "details" not in other.json["error"]
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"type": "auto"}, ("auto", True)),
@@ -185,6 +247,11 @@ def test_the_answer_of_the_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0] is 'image'"),
         ({"messages": [{"role": "user", "content": 5}]}, "must be a text or a list of blocks"),
         ({"messages": [{"role": "user"}]}, "messages[0] has no content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "url"}}]}]},
+            "messages[0].content[0] is 'document'",
+        ),
+        ({"system": [{"type": "text", "text": 5}]}, "system[0] is 'text'"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "no tool_use_id"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "x"}]}]}, "an input, an object"),
         ({"tools": [{"type": "web_search_20250305", "name": "w"}], "tool_choice": {"type": "tool", "name": "w"}}, "can run here"),

@@ -183,7 +183,7 @@ def test_allowed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
             "tool_choice",
             "'auto' or 'required'",
         ),
-        ({"input": [{"role": "assistant", "content": 5}]}, "input", "not 5"),
+        ({"input": [{"role": "assistant", "content": 5}]}, "input", "is int 5"),
         ({"input": [{"role": "assistant", "content": {"a": 1}}]}, "input", "a list of parts"),
         ({"tools": [NOW, NOW]}, "tools", "two tools"),
         (
