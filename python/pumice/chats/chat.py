@@ -343,7 +343,9 @@ class Chats:
     def rendered(
         self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool, continued: Sequence[str] = ()
     ) -> tuple[str, Int32]:
-        """Renders a conversation. Returns its text and its token ids. No special tokens are added, because the template itself writes them.
+        """Renders a conversation. Returns its text and its token ids. The template itself writes the special tokens. Only the bos token is
+        added to the ids, if a GGUF file asks for one and the template does not write it.
+
         continued: the keys of the last message whose text the answer continues, or an empty sequence."""
         control = None if parse_special else self._tokenizer.control
         if continued:
@@ -353,6 +355,9 @@ class Chats:
         if not prompt.text:
             raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
         ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
+        bos = self._tokenizer.chat_bos
+        if bos is not None and (not len(ids) or ids[0] != bos):
+            ids = np.concatenate([np.array([bos], np.int32), ids])
         with argument("messages"):
             return prompt.text, prompt_ids(ids, self._tokenizer, self._vocab_size, name="the rendered conversation")
 

@@ -51,7 +51,8 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
         check_memory(0, f"building the tokenizer of {shown_path(file.path)}")
         with no_panic("building the tokenizer"), _typed(shown_path(file.path)):
             built = gguf_tokenizer.build(file.get, shown_path(file.path))
-        return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
+        # As in llama.cpp, tokenizer.ggml.add_bos_token is also for prompts of chats. In transformers, the chat template alone decides.
+        return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special, bos_in_chats=True)
     folder = _folder_of(file)
     return _with_files(_read_backend(folder, None), folder, file)
 

@@ -79,7 +79,9 @@ class Tokenizer:
         special: dict[str, int] | None = None,
         max_length: int | None = None,
         truncate_left: bool = False,
+        bos_in_chats: bool = False,
     ) -> None:
+        """bos_in_chats: whether the rule that texts begin with the bos token also holds for prompts that a chat template renders."""
         backend.no_truncation()
         backend.no_padding()
         # Switches off the cache of the tokenizers package, which has no public method for this. In tokenizers 0.23, each thread caches up
@@ -99,6 +101,8 @@ class Tokenizer:
         check_template(backend)
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
+        # The id with which every prompt of a chat begins, whether or not the chat template writes it, or None.
+        self.chat_bos = bos_id if bos_in_chats and bos_id in self._single.parts[0] else None
         self._decoding = Decoding.of(backend, self.added)
         # The cache (word -> ids) that _by_words() fills. It is None if a token may contain a space, because texts are then not tokenized
         # word by word.

@@ -62,6 +62,7 @@ class Tokenizer:
     shared_copy = types.SimpleNamespace(kind="bytes")
     eos_ids = [EOS]
     bos_id = BOS
+    chat_bos = None
     vocab_size = VOCAB
     has_bytes = True
     around = (("<bos>",), ())

@@ -28,6 +28,7 @@ class _Characters:
     has_bytes = False
     special_ids: frozenset[int] = frozenset()
     eos_ids: tuple[int, ...] = ()
+    chat_bos = None
     added: Mapping[int, Any] = {}
     pending = False
 
