@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import AddedToken, normalizers
+from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from ..common.address_space import check_memory
-from ..common.arguments import plain, shown, shown_path
+from ..common.arguments import plain, shown, shown_path, warn
 from ..common.side_files import field, read_bytes, read_object, read_text
-from ..errors import ModelFormatError, TokenizerError
+from ..errors import IncompleteModelWarning, ModelFormatError, TokenizerError
 from . import gguf_tokenizer
 from .backends import check_template, copy_of, no_panic, unknown_id
 from .gguf_tokenizer import BYTE, Built, Vocabulary, end_ids
@@ -46,15 +46,14 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
         return _with_files(copy_of(given), _folder_of(file), file)
     if given is not None:
         folder = given if given.is_dir() else given.parent
-        return _with_files(_read_backend(folder, None if given.is_dir() else given), folder, file)
+        return _of_folder(folder, None if given.is_dir() else given, file)
     if file.kind == "gguf":
         check_memory(0, f"building the tokenizer of {shown_path(file.path)}")
         with no_panic("building the tokenizer"), _typed(shown_path(file.path)):
             built = gguf_tokenizer.build(file.get, shown_path(file.path))
         # As in llama.cpp, tokenizer.ggml.add_bos_token is also for prompts of chats. In transformers, the chat template alone decides.
         return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special, bos_in_chats=True)
-    folder = _folder_of(file)
-    return _with_files(_read_backend(folder, None), folder, file)
+    return _of_folder(_folder_of(file), None, file)
 
 
 def check_given(override: Any) -> Tokenizer | Backend | Path:
@@ -93,6 +92,46 @@ def _typed(where: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise TokenizerError(f"{where}: the tokenizer cannot be built: {error}. {gguf_tokenizer.FIX}") from error
+
+
+def _of_folder(folder: Path, named: Path | None, file: ModelFile) -> Tokenizer:
+    """Returns the tokenizer of a folder's files. named: the file that the user has passed, or None."""
+    source = _read_backend(folder, named)
+    if isinstance(source, Backend):
+        _mend_tekken(source, folder)
+    return _with_files(source, folder, file)
+
+
+# Models that may have Mistral's tokenizer Tekken, and the size that a vocabulary of Tekken exceeds.
+_TEKKEN_TYPES = ("mistral", "mistral3", "voxtral", "ministral", "pixtral")
+_TEKKEN_SIZE = 100_000
+
+
+def _mend_tekken(backend: Backend, folder: Path) -> None:
+    """Gives a tokenizer.json of Mistral's Tekken the right split of words, if fix_mistral_regex in tokenizer_config.json says so. Before
+    version 5, transformers wrote Llama 3's split into such files. If the key is missing, that split stays, as in transformers, with a
+    warning."""
+    config = read_object(folder / "config.json")
+    old_writer = re.match(r"[0-4]\.", str(config.get("transformers_version") or "0."))
+    if backend.pre_tokenizer is None or config.get("model_type") not in _TEKKEN_TYPES or not old_writer:
+        return
+    spec = json.loads(backend.pre_tokenizer.__getstate__())
+    first: dict[str, Any] = next(iter(spec.get("pretokenizers") or ()), {})
+    if (first.get("pattern") or {}).get("Regex") != SPLITS["llama3"].patterns[0] or backend.get_vocab_size() <= _TEKKEN_SIZE:
+        return
+    path = folder / "tokenizer_config.json"
+    mends = field(read_object(path), "fix_mistral_regex", bool, path)
+    if mends:
+        first["pattern"] = {"Regex": SPLITS["tekken"].patterns[0]}
+        whole = json.loads(Backend(models.BPE()).to_str()) | {"pre_tokenizer": spec}
+        backend.pre_tokenizer = Backend.from_str(json.dumps(whole)).pre_tokenizer
+    elif mends is None:
+        warn(
+            IncompleteModelWarning,
+            f"{shown_path(folder)}: its tokenizer.json splits words as Llama 3 does, and the model was trained with the split of Mistral's "
+            f'Tekken. Some texts get other ids than in training. "fix_mistral_regex": true in tokenizer_config.json takes the right split, '
+            f"as in transformers, and false keeps this one without a warning",
+        )
 
 
 def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
