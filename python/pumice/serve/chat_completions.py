@@ -14,7 +14,7 @@ from .conversations import Answering, Asked, chosen, finish_of, grammar_of, open
 from .dialects import Dialect, conversation
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
-from .sampling_fields import BUDGET, GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
+from .sampling_fields import BUDGET, GRAMMAR, IDLE, INERT, LACKING, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
 from .settings import Settings
 
 DONE = b"data: [DONE]\n\n"
@@ -31,8 +31,14 @@ def fields(settings: Settings) -> Fields:
             Field("messages", {"type": "array", "minItems": 1, "items": OBJECT}, "The conversation.", needed=True),
             STREAM,
             STREAM_OPTIONS,
-            Field("max_tokens", most, "Most tokens of an answer. Without it, an answer may fill the context.", to="max_new_tokens"),
-            Field("max_completion_tokens", most, "The same.", to="max_new_tokens"),
+            Field(
+                "max_tokens",
+                most,
+                "Most tokens of an answer. Without it, or with -1, an answer may fill the context.",
+                to="max_new_tokens",
+                idle=(-1,),
+            ),
+            Field("max_completion_tokens", most, "The same.", to="max_new_tokens", idle=(-1,)),
             *sampling_fields(settings),
             Field("logprobs", FLAG, "True: the log-probabilities of the answer's tokens."),
             Field("top_logprobs", {"type": "integer", "minimum": 0, "maximum": MOST_LOGPROBS}, "And those of so many likeliest ones."),
@@ -50,7 +56,7 @@ def fields(settings: Settings) -> Fields:
                 "where its template can be told. Entries without effect are named in pumice.ignored.",
                 covers={"max_reasoning_tokens": "reasoning.max_tokens"},
             ),
-            Field("thinking_token_budget", BUDGET, "vLLM's name of max_reasoning_tokens.", to="max_reasoning_tokens"),
+            Field("thinking_token_budget", BUDGET, "vLLM's name of max_reasoning_tokens.", to="max_reasoning_tokens", idle=(-1,)),
             Field(
                 "chat_template_kwargs",
                 OBJECT,
@@ -67,13 +73,22 @@ def fields(settings: Settings) -> Fields:
         ),
         inert=(*INERT, "verbosity", "parse_tool_calls"),
         refused={
+            **LACKING,
             "audio": "this server answers in text",
             "modalities": "this server answers in text; leave it out",
             "prediction": "guesses of the answer are not taken; see speculate",
             "web_search_options": "this server does not search the web",
             "functions": "it is OpenAI's old form of tools",
             "function_call": "it is OpenAI's old form of tool_choice",
+            "best_of": "answers are not ranked",
+            "echo": "see /v1/completions",
+            "add_special_tokens": "the chat template writes the special tokens",
+            "include_reasoning": "the reasoning is a part of each answer",
+            "truncate_prompt_tokens": "see truncation in /v1/responses",
+            "prompt_logprobs": "see echo in /v1/completions",
+            "return_token_ids": "see /v1/completions",
         },
+        idle={**IDLE, "modalities": (["text"], []), "function_call": ("auto", "none"), "best_of": (1,), "include_reasoning": (True,)},
     )
 
 

@@ -16,9 +16,10 @@ from .chat_completions import DONE, cut_of, event_of, failed
 from .conversations import finish_of, grammar_of
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields
-from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
+from .sampling_fields import GRAMMAR, IDLE, INERT, LACKING, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
 from .settings import Settings
 
+NO_LIMIT = -1  # llama.cpp's max_tokens for an answer that may fill the context
 LEAST = -9999.0  # what -inf is in an answer, because JSON has no infinity
 OPENAI_TOKENS = 16  # maximum number of tokens that OpenAI generates if max_tokens is absent
 
@@ -36,8 +37,8 @@ def fields(settings: Settings) -> Fields:
             STREAM_OPTIONS,
             Field(
                 "max_tokens",
-                {"type": "integer", "minimum": 0},
-                "Most new tokens; 16 if it is not given. 0 together with echo.",
+                {"type": "integer", "minimum": -1},
+                "Most new tokens; 16 if it is not given. 0 together with echo. -1: what fits into the context.",
                 to="max_new_tokens",
             ),
             *sampling_fields(settings),
@@ -50,7 +51,8 @@ def fields(settings: Settings) -> Fields:
             GRAMMAR,
         ),
         inert=INERT,
-        refused={"suffix": "text is continued at its end only"},
+        refused={**LACKING, "suffix": "text is continued at its end only", "add_special_tokens": "send token ids instead"},
+        idle={**IDLE, "add_special_tokens": (True,)},
     )
 
 
@@ -80,6 +82,8 @@ async def complete(call: Call) -> None:
             raise Refused(400, f"{len(prompts)} prompts with n={n} are more than {most} answers, the most of a request", param="prompt")
         head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": served.name}
         most = read.get("max_tokens", OPENAI_TOKENS)
+        if most == NO_LIMIT:
+            most = int(model._info["n_ctx"])
         if most == 0 and not echo:
             raise Refused(400, "max_tokens: 0 generates nothing; it is taken together with echo", param="max_tokens")
         if echo and read["stream"]:

@@ -10,9 +10,25 @@ import numpy as np
 from ..model.model import Model
 from .calls import Call, dumped
 from .failures import Refused
-from .fields import TEXT, Field, Fields
+from .fields import FLAG, TEXT, Field, Fields
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
+
+
+def truncation(given: bool | str) -> bool | str:
+    """Returns the value of `truncate` for the Python calls."""
+    return True if given in (True, "END") else "error"
+
+
+def truncation_fields(default: str) -> tuple[Field, ...]:
+    """Returns the fields for texts that are too long, with the names and values of vLLM, Cohere and Voyage. default: what happens without
+    them, as part of a sentence."""
+    about = f'true, "END": a text that is too long is cut. false, "NONE": it is an error. Without this field, {default}.'
+    values = {"anyOf": [FLAG, {"enum": ["NONE", "END"]}]}
+    return (
+        Field("truncate", values, about, to="truncate", read=truncation),
+        Field("truncation", FLAG, "The same.", to="truncate", read=truncation),
+    )
 
 
 def fields(settings: Settings) -> Fields:
@@ -41,10 +57,16 @@ def fields(settings: Settings) -> Fields:
             Field("encoding_format", {"enum": ["float", "base64"]}, "base64: float32, little-endian."),
             Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
             Field("input_type", {"enum": ["query", "document"]}, "Uses the model's prompt and route for queries or documents."),
-            Field("prompt_name", TEXT, "The name of one of the model's prompts.", to="prompt_name"),
-            Field("truncate", {"type": "boolean"}, "True: texts that are too long are cut. Without it they are an error."),
+            Field("prompt_name", TEXT, "The name of one of the model's prompts.", to="prompt_name", idle=("",)),
+            *truncation_fields("it is an error"),
         ),
-        inert=INERT,
+        inert=(*INERT, "priority"),
+        refused={
+            "output_dtype": "vectors are float32; see encoding_format",
+            "late_chunking": "each text is encoded alone",
+            "add_special_tokens": "a model's special tokens are a part of its vectors",
+        },
+        idle={"output_dtype": ("float",), "add_special_tokens": (True,)},
     )
 
 
@@ -84,13 +106,13 @@ async def embed(call: Call) -> None:
             )
         texts = await call.translated(_texts, read["input"], model, call.server.settings)
         encode = {"query": model.aencode_query, "document": model.aencode_document}.get(read["input_type"], model.aencode)
-        found = await encode(texts, details=True, truncate=True if read["truncate"] else "error", **read.keywords)
+        found = await encode(texts, details=True, **{"truncate": "error", **read.keywords})
         call.begun = True
         tokens = int(found.tokens.sum())
         call.count_texts(len(texts), tokens)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         head: dict[str, Any] = {"object": "list", "model": served.name, "usage": usage, "pumice": {"ignored": read.ignored}}
-        if read["truncate"] and found.cut.any():
+        if found.cut.any():
             head["pumice"] |= {"cut_texts": int((found.cut > 0).sum()), "cut_tokens": int(found.cut.sum())}
 
         def written() -> bytes:

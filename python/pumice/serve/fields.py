@@ -117,6 +117,11 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
+def _holds(values: Iterable[Any], value: Any) -> bool:
+    """Returns whether a JSON value is one of these. false and 0 are different values, 1 and 1.0 are equal."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -130,6 +135,8 @@ class Field:
     to: the keyword of the Python call that gets the value, or None if the endpoint's own code uses the field.
     read: a function that converts the field's value to the keyword's value.
     needed: whether a body without this field is refused.
+    idle: values that change nothing, which clients send as defaults. They count as an absent field.
+    joins: whether other fields may give the same keyword. Their values, which are lists, are joined.
     covers: the keywords of the Python call that the endpoint's own code sets from this field. Each keyword is mapped to its name in errors,
     which is the name of the field, or of a part of the field ("text.format")."""
 
@@ -139,6 +146,8 @@ class Field:
     to: str | None = None
     read: Callable[[Any], Any] = _same
     needed: bool = False
+    idle: tuple[Any, ...] = ()
+    joins: bool = False
     covers: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -166,13 +175,14 @@ class Read:
 @dataclass(frozen=True)
 class Fields:
     """The fields of an endpoint's body. inert: names of fields that other servers know. They are accepted, and have no effect here.
-    refused: name of a field -> why this server cannot do what the field requests. The values null, false and [] of such a field are
-    accepted, because clients send them as defaults. details: name of a refused field -> what the error tells programs, from which a client
-    sees that it can go on without the field."""
+    refused: name of a field -> why this server cannot do what the field requests. Values that request nothing are accepted, because clients
+    send them as defaults: null, and those in `idle`, or false, "" and [] for a field that `idle` does not name. details: name of a refused
+    field -> what the error tells programs, from which a client sees that it can go on without the field."""
 
     fields: tuple[Field, ...]
     inert: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    idle: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -181,7 +191,7 @@ class Fields:
         return [each.name for each in self.fields] + [*self.inert, *self.refused]
 
     def read(self, body: Any, ignore_unknown: bool = False) -> Read:
-        """Checks a parsed body. Raises Refused (400), whose `param` is the wrong field."""
+        """Checks a parsed body. A field whose value is null counts as absent. Raises Refused (400), whose `param` is the wrong field."""
         if not isinstance(body, dict):
             raise Refused(400, f"the body must be a JSON object, not {shown(body, 80)}")
         known = {each.name: each for each in self.fields}
@@ -189,10 +199,10 @@ class Fields:
         keywords: dict[str, Any] = {}
         ignored = []
         for name, value in body.items():
-            if name in self.inert:
+            if value is None or name in self.inert:  # null requests nothing, whatever the field is
                 continue
             if name in self.refused:
-                if value is None or value is False or value == []:
+                if _holds(self.idle.get(name, (False, "", [])), value):
                     continue
                 reason = f"{name} is not supported: {self.refused[name]}"
                 raise Refused(400, reason, param=name, details=self.details.get(name))
@@ -201,20 +211,21 @@ class Fields:
                     raise Refused(400, f"unknown field {shown(name, 80)}{nearest(name, self.names)}", param=name[:200])
                 ignored.append(name[:200])
                 continue
-            if value is None:
-                continue
             each = known[name]
+            if _holds(each.idle, value):
+                continue
             if (wrong := problem(each.schema, value, name)) is not None:
                 raise Refused(400, wrong, param=name)
             values[name] = value
             if each.to is not None:
-                if each.to in keywords:
+                if each.to in keywords and not each.joins:
                     twice = next(other for other in self.fields if other.to == each.to and other.name in values and other.name != name)
                     raise Refused(400, f"{twice.name} and {name} were both given; they are the same", param=name)
                 try:
-                    keywords[each.to] = each.read(value)
+                    given = each.read(value)
                 except ValueError as error:
                     raise Refused(400, f"{name}: {error}", param=name) from None
+                keywords[each.to] = [*keywords[each.to], *given] if each.to in keywords else given
         for each in self.fields:
             if each.needed and each.name not in values:
                 raise Refused(400, f"the field {each.name!r} is missing", param=each.name)

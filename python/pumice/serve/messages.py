@@ -16,7 +16,7 @@ from .conversations import Answering, Asked, function_tool
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
-from .sampling_fields import BUDGET, MODEL, STREAM, sampling_fields
+from .sampling_fields import BUDGET, IDLE, LACKING, MODEL, STREAM, sampling_fields, texts_in
 from .settings import Settings
 
 # The beginning of a block that Claude Code sends first and changes with each request. If it were in the prompt, no cached prefix would
@@ -25,7 +25,7 @@ BILLING = "x-anthropic-billing-header"
 # Fields that Anthropic's clients send and that have no effect on answers here.
 _INERT = (
     "metadata", "service_tier", "cache_control", "inference_geo", "speed", "client_metadata", "diagnostics", "user_profile_id",
-    "workspace_id", "billing_policy", "fallbacks", "fallback_credit_token", "betas",
+    "workspace_id", "billing_policy", "fallbacks", "fallback_credit_token", "betas", "cache_prompt",
 )  # fmt: skip
 # Fields that change the prompt at Anthropic, and have no effect here.
 _WITHOUT_EFFECT = ("context_management", "compaction")
@@ -35,14 +35,14 @@ _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 def fields(settings: Settings) -> Fields:
     """Returns the table of the body's fields for /v1/messages."""
     blocks = {"type": "array", "items": OBJECT}
-    stop = {"type": "string", "minLength": 1, "maxLength": settings.max_stop_length}
-    others = ("stop", "n", "logit_bias", "ignore_eos")  # Messages has other names for these, or no equivalent
+    stop = {"type": "string", "maxLength": settings.max_stop_length}
+    others = ("stop", "stop_token_ids", "n", "logit_bias", "ignore_eos")  # Messages has other names for these, or no equivalent
     return Fields(
         (
             MODEL,
             Field("messages", {"type": "array", "minItems": 1, "items": OBJECT}, "The conversation.", needed=True),
             Field("max_tokens", {"type": "integer", "minimum": 1}, "Most tokens of the answer.", to="max_new_tokens", needed=True),
-            Field("system", {"anyOf": [TEXT, blocks]}, "What comes before the conversation."),
+            Field("system", {"anyOf": [TEXT, blocks]}, "What comes before the conversation.", idle=("",)),
             STREAM,
             *(each for each in sampling_fields(settings) if each.name not in others),
             Field(
@@ -50,6 +50,7 @@ def fields(settings: Settings) -> Fields:
                 {"type": "array", "items": stop, "maxItems": settings.max_stops},
                 "Texts before which the answer ends.",
                 to="stop",
+                read=texts_in,
             ),
             Field("tools", {"type": "array", "items": OBJECT, "maxItems": settings.max_tools}, "Functions that the model may call."),
             Field(
@@ -90,10 +91,12 @@ def fields(settings: Settings) -> Fields:
         ),
         inert=_INERT,
         refused={
+            **LACKING,
             "thread": "this server keeps no conversations; send all messages",
             "mcp_servers": "this server calls no other servers",
             "container": "this server runs no code",
         },
+        idle=IDLE,
         details={"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}},
     )
 

@@ -13,6 +13,7 @@ from ..common.arguments import argument
 from ..encode.similarity import similarity
 from ..model.model import Model
 from .calls import Call
+from .embeddings import truncation_fields
 from .failures import Refused, new_id
 from .fields import FLAG, TEXT, Field, Fields
 from .sampling_fields import INERT, MODEL
@@ -37,25 +38,13 @@ def fields(settings: Settings) -> Fields:
                 "Documents are cut to so many tokens.",
                 covers={"max_document_tokens": "max_tokens_per_doc"},
             ),
-            Field(
-                "truncate",
-                {"anyOf": [FLAG, {"enum": ["NONE", "END"]}]},
-                'false, "NONE": a text that is too long is an error. Without it, it is cut.',
-                to="truncate",
-                read=_truncation,
-            ),
-            Field("truncation", FLAG, "The same.", to="truncate", read=_truncation),
+            *truncation_fields("it is cut"),
             Field("rank_fields", {"type": "array", "items": {"enum": ["text"]}}, "Documents are ranked by their text alone."),
             Field("max_chunks_per_doc", {"enum": [1]}, "Documents are not divided; what is too long is cut."),
         ),
         inert=(*INERT, "priority"),
         refused={"return_embeddings": "/v1/embeddings gives vectors"},
     )
-
-
-def _truncation(given: bool | str) -> bool | str:
-    """Returns the value of `truncate` for the Python calls."""
-    return True if given in (True, "END") else "error"
 
 
 def _text(given: Any) -> str:

@@ -23,7 +23,7 @@ from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
-from .sampling_fields import BUDGET, INERT, MODEL, STREAM, sampling_fields
+from .sampling_fields import BUDGET, IDLE, INERT, LACKING, MODEL, STREAM, sampling_fields
 from .settings import Settings
 
 _SEALED = "pumice:"  # encrypted_content of a reasoning item is this text, and then the reasoning in base64
@@ -40,7 +40,7 @@ _HOSTED = (
 def fields(settings: Settings) -> Fields:
     """Returns the table of the body's fields."""
     # fields of other endpoints that Responses does not have
-    others = ("stop", "n", "logit_bias", "ignore_eos", "presence_penalty", "frequency_penalty")
+    others = ("stop", "stop_token_ids", "n", "logit_bias", "ignore_eos", "presence_penalty", "frequency_penalty")
     effort = {"anyOf": [TEXT, {"type": "null"}]}
     return Fields(
         (
@@ -96,12 +96,14 @@ def fields(settings: Settings) -> Fields:
         ),
         inert=(*(name for name in INERT if name != "metadata"), "max_tool_calls", "prompt_cache_options", "background_options", "image"),
         refused={
+            **LACKING,
             "previous_response_id": "this server keeps no responses; send the whole conversation as input",
             "conversation": "this server keeps no conversations; send the whole conversation as input",
             "background": "this server keeps no responses, so one cannot be fetched later",
             "moderation": "this server moderates nothing",
             "prompt": "this server keeps no prompts; send instructions and input",
         },
+        idle=IDLE,
     )
 
 

@@ -9,7 +9,8 @@ from .settings import Settings
 
 
 def _seed(value: int) -> int | None:
-    return None if value == -1 else value  # llama.cpp's clients send -1 for a random seed
+    """Returns the seed for generate(), which has 64 bits without a sign. llama.cpp's clients send -1 for a random seed."""
+    return None if value == -1 else value % 2**64 if -(2**63) <= value < 0 else value
 
 
 def biases(given: dict[str, Any]) -> dict[int, float]:
@@ -26,16 +27,17 @@ def biases(given: dict[str, Any]) -> dict[int, float]:
     return result
 
 
-def _stops(given: str | list[str]) -> list[str]:
-    return [given] if isinstance(given, str) else given
+def texts_in(given: str | list[str]) -> list[str]:
+    """Returns the texts of a field that is a text or a list of texts. Empty texts, which clients send as defaults, are left out."""
+    return [text for text in ([given] if isinstance(given, str) else given) if text]
 
 
 def sampling_fields(settings: Settings) -> tuple[Field, ...]:
     """Returns the fields. Their limits are those of the server's settings."""
-    stop = {"type": "string", "minLength": 1, "maxLength": settings.max_stop_length}
+    stop = {"type": "string", "maxLength": settings.max_stop_length}
     texts = {"type": "array", "items": stop, "maxItems": settings.max_biases}
     number = dict.fromkeys(_NUMBERS, NUMBER) | dict.fromkeys(_INTEGERS, INTEGER)
-    own = tuple(Field(name, schema, f"generate()'s {name}.", to=name) for name, schema in number.items())
+    own = tuple(Field(name, schema, f"generate()'s {name}.", to=name, idle=_IDLE.get(name, ())) for name, schema in number.items())
     return (
         Field("temperature", NUMBER, "0 chooses the likeliest token.", to="temperature"),
         Field("top_p", NUMBER, "Samples from the likeliest tokens that have this probability together.", to="top_p"),
@@ -47,7 +49,15 @@ def sampling_fields(settings: Settings) -> tuple[Field, ...]:
             {"anyOf": [stop, {"type": "array", "items": stop, "maxItems": settings.max_stops}]},
             "Texts before which the answer ends.",
             to="stop",
-            read=_stops,
+            read=texts_in,
+            joins=True,
+        ),
+        Field(
+            "stop_token_ids",
+            {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "maxItems": settings.max_stops},
+            "Tokens before which the answer ends.",
+            to="stop",
+            joins=True,
         ),
         Field("n", {"type": "integer", "minimum": 1, "maximum": settings.max_n}, "How many answers.", to="n"),
         Field(
@@ -56,11 +66,15 @@ def sampling_fields(settings: Settings) -> tuple[Field, ...]:
             "Token id -> what is added to its logit; -100 forbids it.",
             to="logit_bias",
             read=biases,
+            idle=([],),
         ),
-        Field("max_reasoning_tokens", BUDGET, "The reasoning ends after this many tokens.", to="max_reasoning_tokens"),
+        Field(
+            "max_reasoning_tokens", BUDGET, "The reasoning ends after this many tokens. -1: never.", to="max_reasoning_tokens", idle=(-1,)
+        ),
+        Field("min_tokens", INTEGER, "vLLM's name of min_new_tokens.", to="min_new_tokens"),
         Field("ignore_eos", FLAG, "Goes on after end tokens.", to="ignore_eos"),
-        Field("bad_words", {"anyOf": [stop, texts]}, "Texts that are never generated.", to="bad_words"),
-        Field("dry_breakers", texts, "generate()'s dry_breakers.", to="dry_breakers"),
+        Field("bad_words", {"anyOf": [stop, texts]}, "Texts that are never generated.", to="bad_words", read=texts_in),
+        Field("dry_breakers", texts, "generate()'s dry_breakers.", to="dry_breakers", idle=([],)),
         Field("speculate", {"anyOf": [TEXT, OBJECT]}, 'Guesses of tokens: "off", "lookup" or "mtp".', to="speculate"),
         *own,
     )
@@ -68,6 +82,7 @@ def sampling_fields(settings: Settings) -> tuple[Field, ...]:
 
 BUDGET = {"type": "integer", "minimum": 0}
 _INTEGERS = ("top_k", "min_new_tokens", "dry_allowed_length", "dry_range", "priority")
+_IDLE = {"top_k": (-1,)}  # names of numbers -> values with which other servers turn them off
 _NUMBERS = (
     "min_p",
     "typical_p",
@@ -93,6 +108,7 @@ MODEL = Field("model", TEXT, "The name of a model of /v1/models. A server of one
 # Fields that OpenAI's clients send and that have no effect on answers here.
 INERT = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata",
+    "cache_prompt",
 )  # fmt: skip
 GRAMMAR = Field("grammar", TEXT, "A Lark grammar that the answer follows.", to="grammar")
 STRUCTURED = Field(
@@ -104,3 +120,20 @@ STRUCTURED = Field(
     "The form of the answer, as vLLM has it: one of json (a schema), regex, choice (texts), grammar (Lark).",
     covers={"grammar": "structured_outputs"},
 )
+
+# Fields of other servers for what this one does not do -> why, and the values that request nothing of the kind.
+_LACKING: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "use_beam_search": ("there is no beam search", (False,)),
+    "length_penalty": ("there is no beam search", (1,)),
+    "early_stopping": ("there is no beam search", (False,)),
+    "skip_special_tokens": ("the text of an answer has no special tokens", (True,)),
+    "spaces_between_special_tokens": ("the text of an answer has no special tokens", (True,)),
+    "include_stop_str_in_output": ("an answer ends before its stop text", (False,)),
+    "return_tokens_as_token_ids": ("log-probabilities have the texts of tokens", (False,)),
+    "dynatemp_range": ("the temperature of an answer is fixed", (0,)),
+    "dynatemp_exponent": ("the temperature of an answer is fixed", (1,)),
+    "mirostat": ("mirostat_tau turns Mirostat on", (0,)),
+    "tfs_z": ("see typical_p", (1,)),
+}
+LACKING = {name: why for name, (why, _) in _LACKING.items()}
+IDLE = {name: values for name, (_, values) in _LACKING.items()}

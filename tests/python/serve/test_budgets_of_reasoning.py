@@ -80,7 +80,7 @@ def test_what_is_refused(thinker: pumice.Model) -> None:
     async def work(client: Client) -> None:
         chat, messages, responses = "/v1/chat/completions", "/v1/messages", "/v1/responses"
         for path, body, param, message in (
-            (chat, {**CHAT, "max_reasoning_tokens": -1}, "max_reasoning_tokens", "must be at least 0"),
+            (chat, {**CHAT, "max_reasoning_tokens": -2}, "max_reasoning_tokens", "must be at least 0"),
             (chat, {**CHAT, "max_reasoning_tokens": 1.5}, "max_reasoning_tokens", "must be a whole number"),
             (chat, {**CHAT, "max_reasoning_tokens": 1 << 40}, "max_reasoning_tokens", "is out of range"),
             (chat, {**CHAT, "max_reasoning_tokens": 4, "thinking_token_budget": 4}, "thinking_token_budget", "they are the same"),
@@ -88,7 +88,7 @@ def test_what_is_refused(thinker: pumice.Model) -> None:
             (chat, {**CHAT, "reasoning_effort": "low", "reasoning": {"effort": "low"}}, "reasoning", "they are the same"),
             (chat, {**CHAT, "reasoning": {"max_tokens": "4"}}, "reasoning", "must be a whole number"),
             (responses, {"input": "a", "max_reasoning_tokens": 4, "reasoning": {"max_tokens": 4}}, "reasoning", "they are the same"),
-            (responses, {"input": "a", "reasoning": {"max_tokens": -1}}, "reasoning", "must be at least 0"),
+            (responses, {"input": "a", "reasoning": {"max_tokens": -2}}, "reasoning", "must be at least 0"),
             (messages, {**MESSAGES, "thinking": {"type": "enabled", "budget_tokens": -4}}, "thinking", "must be at least 0"),
             (
                 messages,

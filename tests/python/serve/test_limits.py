@@ -302,7 +302,7 @@ def test_deep_values_where_any_value_may_be(here: Here) -> None:
             "at most 262144",
         ),
         (CHAT, {"top_logprobs": 21, "logprobs": True}, "top_logprobs", "at most 20"),
-        (CHAT, {"max_tokens": -1}, "max_tokens", "at least 1"),
+        (CHAT, {"max_tokens": -2}, "max_tokens", "at least 1"),
         (CHAT, {"temperature": -1}, "temperature", None),
         ("/v1/embeddings", {"input": ["a"] * 2049}, "input", "at most 2048"),
         ("/v1/rerank", {"query": "a", "documents": ["a"] * 1025}, "documents", "at most 1024"),
