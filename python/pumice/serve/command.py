@@ -81,6 +81,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         group = command.add_argument_group(title)
         if title == "models":
             group.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME", help="another name of a model")
+            group.add_argument("--default-model", metavar="NAME", help="the model that answers requests for any other name, too")
             group.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
             group.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")
         for each in flags():
@@ -202,6 +203,7 @@ def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> S
         hosts=tuple(dict.fromkeys(name.lower() for name in hosts)),
         cors_origins=tuple(arguments.cors_origin),
         aliases=_pairs(arguments.alias, "--alias"),
+        default_model=arguments.default_model,
         lazy=arguments.lazy,
         sampling=dict(sampling),
         ignore_unknown_fields=arguments.ignore_unknown_fields,

@@ -120,6 +120,8 @@ class Models:
             if alias in self._served:
                 raise ValueError(f"{alias!r} is an alias and a model of this server")
             self._served[name].aliases.append(alias)
+        if settings.default_model is not None and settings.default_model not in self._served:
+            raise ValueError(f"default_model={settings.default_model!r} is not a model of this server ({', '.join(self._served)})")
         self._room = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._started = False
@@ -128,11 +130,12 @@ class Models:
         return iter(self._served.values())
 
     def find(self, name: str | None) -> Served:
-        """Returns a model by its name or alias. None means the only model. Raises Refused, which lists the names: 404 if there is no such
-        model, and 400 if the name is None and there are several models."""
+        """Returns a model by its name or alias, else Settings.default_model. None means the default or the only one. Raises Refused, which
+        lists the names: 404 if there is no such model, and 400 if the name is None and there are several models."""
+        default = None if self._settings.default_model is None else self._served[self._settings.default_model]
         if name is None and len(self._served) == 1:
             return next(iter(self._served.values()))
-        known = self._served.get(self._settings.aliases.get(name or "", name or ""))
+        known = self._served.get(self._settings.aliases.get(name or "", name or ""), default)
         if known is None:
             names = ", ".join([*self._served, *self._settings.aliases])
             what = "the field 'model' is missing" if name is None else f"there is no model {name[:200]!r}"

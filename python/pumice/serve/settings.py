@@ -29,6 +29,8 @@ class Settings:
     # ---- models
     # Other names for models: {"gpt-4o": "chat"}.
     aliases: Mapping[str, str] = field(default_factory=dict)
+    # The model that answers requests for names that the server does not have, and those without a name. None: such requests get 404 or 400.
+    default_model: str | None = None
     # True loads models when they are first requested, not at the start.
     lazy: bool = False
     # None for idle_unload means never. None for max_loaded means no limit.

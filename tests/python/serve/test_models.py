@@ -18,7 +18,7 @@ from pumice.serve.process import listen, serve
 TINY = {"device": "cpu", "threads": 1}
 
 
-def embed(client: Client, name: str, texts: int = 1, **more: Any) -> Any:
+def embed(client: Client, name: str | None, texts: int = 1, **more: Any) -> Any:
     return client.post("/v1/embeddings", {"model": name, "input": ["a short text"] * texts}, **more)
 
 
@@ -251,6 +251,23 @@ def test_aliases_and_names(minilm: pumice.Model) -> None:
             assert (await client.post("/v1/embeddings", {"input": "a"})).status == 400  # which of the two?
 
     asyncio.run(main())
+
+
+def test_one_model_answers_to_all_names(minilm: pumice.Model) -> None:
+    async def main() -> None:
+        models = {"a": minilm, "b": minilm}
+        async with running(app(models, default_model="b", aliases={"text-embedding-3-small": "a"})) as client:
+            for name, own in (("gpt-4o", "b"), ("", "b"), (None, "b"), ("b", "b"), ("a", "a"), ("text-embedding-3-small", "a")):
+                assert (await embed(client, name)).json["model"] == own
+            assert (await client.post("/v1/embeddings", {"input": "a"})).json["model"] == "b"
+            assert (await client.get("/v1/models/gpt-4o")).json["id"] == "b"
+            assert [each["id"] for each in (await client.get("/v1/models")).json["data"]] == ["a", "b"]
+        async with running(app({"a": minilm}, default_model="a")) as client:
+            assert (await embed(client, "gpt-4o")).json["model"] == "a"
+
+    asyncio.run(main())
+    with pytest.raises(ValueError, match="default_model='c' is not a model of this server"):
+        app({"a": minilm}, default_model="c")
 
 
 def test_retry_after() -> None:

@@ -180,6 +180,7 @@ def test_a_wrong_command_line_is_one_line(arguments: list[str], says: str, capsy
     ("arguments", "says"),
     [
         (["{}", "--alias", "a=b"], "alias 'a' names 'b'"),
+        (["{}", "--default-model", "b"], "default_model='b' is not a model"),
         (["/nothing/here.gguf"], "here.gguf"),
         (["{}", "--workers", "2", "--lazy"], "--lazy and --workers"),
         (["{}", "--uds", "/nothing/here/socket"], "cannot listen at /nothing/here/socket"),
