@@ -12,31 +12,37 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from . import chat_completions, completions, embeddings, listings, messages, page_files, rerank, responses
+from . import chat_completions, completions, embeddings, listings, messages, page_files, rerank, responses, token_calls
 from .calls import Endpoint, Path
 from .guard import Guard
 from .server import Server
 from .settings import Settings
 
+# Paths of OpenAI's interface. They are there with "/v1" and without it, because clients differ in whether their address ends with it.
+_OPENAI: tuple[Path, ...] = (
+    Path("POST", "/chat/completions", chat_completions.chat, "openai", chat_completions.fields),
+    Path("POST", "/completions", completions.complete, "openai", completions.fields),
+    Path("POST", "/responses", responses.respond, "openai", responses.fields),
+    Path("POST", "/responses/input_tokens", responses.input_tokens, "openai", responses.fields),
+    Path("POST", "/embeddings", embeddings.embed, "openai", embeddings.fields),
+    Path("POST", "/rerank", rerank.rerank, "openai", rerank.fields),
+    Path("GET", "/models", listings.models, "openai"),
+    Path("GET", "/models/{name:path}", listings.model, "openai"),
+)
 # All paths of the server.
 PATHS: tuple[Path, ...] = (
-    Path("POST", "/v1/chat/completions", chat_completions.chat, "openai", chat_completions.fields),
-    Path("POST", "/v1/completions", completions.complete, "openai", completions.fields),
-    Path("POST", "/v1/responses", responses.respond, "openai", responses.fields),
-    Path("POST", "/v1/responses/input_tokens", responses.input_tokens, "openai", responses.fields),
+    *(each._replace(path=prefix + each.path) for prefix in ("/v1", "") for each in _OPENAI),
     Path("POST", "/v1/messages", messages.messages, "anthropic", messages.fields),
     Path("POST", "/v1/messages/count_tokens", messages.count_tokens, "anthropic", messages.count_fields),
-    Path("POST", "/v1/embeddings", embeddings.embed, "openai", embeddings.fields),
-    Path("POST", "/v1/rerank", rerank.rerank, "openai", rerank.fields),
-    Path("POST", "/rerank", rerank.rerank, "openai", rerank.fields),
     Path("POST", "/v2/rerank", rerank.rerank, "openai", rerank.fields),
-    Path("POST", "/tokenize", listings.tokenize, "openai", listings.tokenize_fields),
-    Path("POST", "/detokenize", listings.detokenize, "openai", listings.detokenize_fields),
-    Path("POST", "/apply-template", listings.apply_template, "openai", listings.template_fields),
+    Path("POST", "/tokenize", token_calls.tokenize, "openai", token_calls.tokenize_fields),
+    Path("POST", "/detokenize", token_calls.detokenize, "openai", token_calls.detokenize_fields),
+    Path("POST", "/apply-template", token_calls.apply_template, "openai", token_calls.template_fields),
     Path("GET", "/", page_files.page, "openai"),
     Path("GET", "/page/{name}", page_files.page, "openai"),
-    Path("GET", "/v1/models", listings.models, "openai"),
-    Path("GET", "/v1/models/{name:path}", listings.model, "openai"),
+    Path("GET", "/tokenizer_info", token_calls.tokenizer_info, "openai"),
+    Path("GET", "/props", token_calls.props, "openai"),
+    Path("GET", "/version", listings.version, "openai"),
     Path("GET", "/health", listings.health, "openai"),
     Path("GET", "/ready", listings.ready, "openai"),
     Path("GET", "/metrics", listings.metrics, "openai"),

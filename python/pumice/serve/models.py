@@ -74,7 +74,10 @@ class Served:
                 meta["sampling"] = info.get("sampling")
         if self.error is not None:
             meta["error"] = self.error
-        return {"id": self.name, "object": "model", "created": self.created, "owned_by": "pumice", "meta": meta}
+        # root and max_model_len are vLLM's. A text of an encoder may be shorter than the context of its layers (max_tokens).
+        most = None if self.model is None else self.model._info["n_ctx" if "generate" in self.model._info["tasks"] else "max_tokens"]
+        own = {"id": self.name, "object": "model", "created": self.created, "owned_by": "pumice", "root": self.name}
+        return {**own, "max_model_len": most, "meta": meta}
 
 
 class Rate:

@@ -11,7 +11,7 @@ import pytest
 from asgi import Answer, Client, running, with_server
 
 import pumice
-from pumice.serve import app, listings
+from pumice.serve import app, token_calls
 
 
 def get(model: pumice.Model, path: str, headers: dict[str, str] | None = None, **settings: Any) -> Answer:
@@ -88,7 +88,7 @@ def test_tokens_and_templates(smollm2: pumice.Model) -> None:
     found = post(smollm2, "/tokenize", {"content": text, "with_pieces": True}).json
     assert found["tokens"] == smollm2.tokenize(text).tolist() and found["count"] == len(found["tokens"])
     assert b"".join(bytes(each["bytes"]) for each in found["pieces"]).decode() == text
-    assert post(smollm2, "/detokenize", {"tokens": found["tokens"]}).json == {"content": text}
+    assert post(smollm2, "/detokenize", {"tokens": found["tokens"]}).json == {"content": text, "prompt": text}
     messages = [{"role": "user", "content": "Hi"}]
     asked = smollm2.chat(messages, dry_run=True)
     assert post(smollm2, "/apply-template", {"messages": messages}).json == {"prompt": asked.prompt, "prompt_tokens": asked.prompt_tokens}
@@ -98,7 +98,7 @@ def test_tokens_and_templates(smollm2: pumice.Model) -> None:
 
 def test_the_most_tokens_with_pieces(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each token of the answer takes memory of the server, and a body may have millions."""
-    monkeypatch.setattr(listings, "MOST_PIECES", 3)
+    monkeypatch.setattr(token_calls, "MOST_PIECES", 3)
     asked = {"content": "a b c d", "with_pieces": True}
     found = post(smollm2, "/tokenize", asked)
     assert found.status == 400 and found.error["param"] == "with_pieces" and "at most 3 tokens" in found.error["message"], found.body
