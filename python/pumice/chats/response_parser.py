@@ -31,7 +31,8 @@ from .call_readers import (
     checked_arguments,
     filled,
 )
-from .markers import Found, Pattern, Scanner, Watch
+from .markers import Pattern
+from .scanner import Found, Scanner, Watch
 from .tool_schemas import typed
 
 # The fields that a response template may have, and the kind of text that each field holds.

@@ -18,8 +18,9 @@ from tool_templates import ENDS, TEMPLATES, TOOLS, USER, chats, reasons_as
 
 from pumice.chats import response_templates
 from pumice.chats.chat_templates import ChatTemplate
-from pumice.chats.markers import MAX_MARKER, Pattern, Scanner, Watch
+from pumice.chats.markers import MAX_MARKER, Pattern
 from pumice.chats.response_parser import Event, ResponseParser, ResponseTemplate
+from pumice.chats.scanner import Scanner, Watch
 from pumice.errors import ChatTemplateError
 
 
