@@ -83,6 +83,12 @@ class GrammarError(PumiceError, ValueError):
     What to do: docs/python/errors.md#grammarerror"""
 
 
+class IncompleteCallError(PumiceError, ValueError):
+    """The arguments of a tool call were asked for, but the answer ended inside the call (max_new_tokens, the context, or a cancellation).
+
+    What to do: docs/python/errors.md#incompletecallerror"""
+
+
 class GrammarBusyError(PumiceError):
     """A grammar cannot be compiled now, because earlier grammars that took too long are still being compiled in the background, or because
     the machine is too busy. The grammar itself may be correct. Try again later.

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..generate.answers import CallDelta, json_text
 
@@ -28,6 +28,20 @@ class Plan:
     arguments: str | None
     listed: bool = False
     wrapped: bool = False
+
+
+class Called(NamedTuple):
+    """A call that was read from a region. cut: None, or the beginning of the arguments as JSON text if the answer ended inside the call.
+    `arguments` then has those that were read before the end."""
+
+    name: str
+    arguments: dict[str, Any]
+    cut: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The arguments as JSON text."""
+        return json_text(self.arguments) if self.cut is None else self.cut
 
 
 _ALONE = re.compile(r"\{(\w+)\}")
@@ -51,7 +65,7 @@ def plan_of(content: str, options: Mapping[str, Any], transform: Any, each: bool
     return Plan(None, None) if (name, arguments) == ("name", "content") else None
 
 
-class _Reader:
+class RegionReader:
     """Parses the JSON of one region. feed() appends to `news` one (call, name, text) for each new piece: the index of its call in the
     region, the call's name if it has just become known (else None), and new text of the arguments.
 
@@ -81,6 +95,7 @@ class _Reader:
         self._early: list[str] = []  # arguments of the current call that came before its name
 
     def feed(self, text: str) -> None:
+        """Parses more of the region's text."""
         at = start = 0  # start: position of the first character that is not reported yet
         while at < len(text) and not self.stalled:
             if self._escaped:
@@ -192,10 +207,12 @@ class _Sent:
     def text(self) -> str:
         return "".join(self.arguments)
 
-    def says(self, name: str, arguments: dict[str, Any]) -> bool:
-        """Returns whether the sent deltas have this name, and either these arguments or none yet."""
+    def says(self, call: Called) -> bool:
+        """Returns whether the sent deltas have the name of a call, and either its arguments or none yet."""
+        if self.name != call.name or not self.text or self.text == call.text:
+            return self.name == call.name
         try:
-            return self.name == name and (not self.text or json_text(json.loads(self.text)) == json_text(arguments))
+            return call.cut is None and json_text(json.loads(self.text)) == call.text
         except (ValueError, RecursionError):
             return False
 
@@ -207,7 +224,7 @@ class ArrivingCalls:
         self._make_id = make_id
         self._next = 0
         self._sent: list[_Sent] = []  # the calls of the current region of which deltas were sent
-        self._reader: _Reader | None = None
+        self._reader: RegionReader | None = None
 
     def begin(self, plan: Plan | None, name: str | None) -> list[CallDelta]:
         """Begins a region. name: the name in the opening marker, if it has one."""
@@ -216,7 +233,7 @@ class ArrivingCalls:
         if plan is None or (plan.name is None and not name):
             self._reader = None
             return []
-        self._reader = _Reader(plan)
+        self._reader = RegionReader(plan)
         return [self._first(name)] if plan.name is None else []
 
     def text(self, text: str) -> list[CallDelta]:
@@ -244,19 +261,19 @@ class ArrivingCalls:
                 deltas.append(CallDelta(sent.delta.index, sent.delta.id, None, arguments))
         return deltas
 
-    def end(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[str], list[CallDelta], list[tuple[int, str]]]:
-        """Ends the region. calls: the region's calls, each as (name, arguments). Returns the ids of the calls, the deltas that complete
-        them, and (index, reason) for each call whose deltas differ from the parsed call. Such a call and all later ones are sent again."""
+    def end(self, calls: Sequence[Called]) -> tuple[list[str], list[CallDelta], list[tuple[int, str]]]:
+        """Ends the region. calls: the region's calls. Returns the ids of the calls, the deltas that complete them, and (index, reason) for
+        each call whose deltas differ from the parsed call. Such a call and all later ones are sent again."""
         kept = 0
-        while kept < min(len(self._sent), len(calls)) and self._sent[kept].says(*calls[kept]):
+        while kept < min(len(self._sent), len(calls)) and self._sent[kept].says(calls[kept]):
             kept += 1
         errors = self.fail("the whole text of the call says something else than its beginning, because it has a key twice", kept)
         deltas = [
-            CallDelta(sent.delta.index, sent.delta.id, None, json_text(arguments))
-            for sent, (_, arguments) in zip(self._sent, calls, strict=False)
-            if not sent.text
+            CallDelta(sent.delta.index, sent.delta.id, None, call.text)
+            for sent, call in zip(self._sent, calls, strict=False)
+            if call.text and not sent.text
         ]
-        deltas += [self._first(name, json_text(arguments)) for name, arguments in calls[kept:]]
+        deltas += [self._first(call.name, call.text) for call in calls[kept:]]
         return [sent.delta.id for sent in self._sent], deltas, errors
 
     def fail(self, reason: str, first: int = 0) -> list[tuple[int, str]]:

@@ -75,7 +75,7 @@ def _read_json(text: str, arguments: Mapping[str, Any]) -> Any:
     plain = text
     try:
         if arguments.get("unquoted_keys") or arguments.get("string_delims"):
-            plain = _standard_json(text, arguments)
+            plain = standard_json(text, arguments)
         return _json_values(plain.strip())
     except RecursionError:
         raise ValueError("it is JSON that is nested too deep") from None
@@ -102,11 +102,32 @@ def _json_values(text: str) -> Any:
     return values[0] if len(values) == 1 else values
 
 
+_KEY = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
+
+
+def whole_members(text: str) -> dict[str, Any]:
+    """Returns the members of a JSON object whose text may end anywhere. A member at the end that may still go on is left out."""
+    result: dict[str, Any] = {}
+    at = text.find("{") + 1
+    while at and (key := _KEY.match(text, at)) is not None:
+        try:
+            name, (value, end) = json.loads(key[1], strict=False), DECODER.raw_decode(text, key.end())
+        except (ValueError, RecursionError):
+            break
+        end = _BLANKS.match(text, end).end()  # type: ignore[union-attr]
+        if end == len(text) and isinstance(value, (int, float)) and not isinstance(value, bool):
+            break  # the number may have more digits
+        result[name] = value
+        at = end + 1 if text[end : end + 1] == "," else 0
+    return result
+
+
 _BARE_KEY = re.compile(r"[{,]\s*([^\s\"{}\[\],:<]+)\s*:")
 
 
-def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
-    """Converts JSON with unquoted keys, or with strings between a model's own marks, to standard JSON."""
+def standard_json(text: str, arguments: Mapping[str, Any], cut: bool = False) -> str:
+    """Converts JSON with unquoted keys, or with strings between a model's own marks, to standard JSON. cut: whether the text may end
+    anywhere. A string without an end is then left out, and otherwise a ValueError."""
     closers = dict(arguments.get("string_delims", []))
     marks = sorted([*closers, '"'], key=len, reverse=True)
     step = re.compile("|".join([*map(re.escape, marks), "[{,]"]))
@@ -116,12 +137,16 @@ def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
         mark, at = found[0], found.end()
         if mark in closers:
             end = text.find(closers[mark], at)
+            if end < 0 and cut:
+                return "".join(out)
             if end < 0:
                 raise ValueError(f"a text after {mark} has no {closers[mark]}")
             out.append(json.dumps(text[at:end], ensure_ascii=False))
             at = end + len(closers[mark])
         elif mark == '"':
             string = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL).match(text, found.start())
+            if string is None and cut:
+                return "".join(out)
             if string is None:
                 raise ValueError("a text has no end")
             out.append(string[0])
@@ -139,20 +164,35 @@ def _read_inner(text: str, inner: tuple[str, Mapping[str, Any]] | None) -> Any:
 
 
 def _read_tags(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    result, rest = whole_tags(text, arguments)
+    if rest:
+        raise ValueError(f"outside of whole parameters it has {shown(rest, 80)}")
+    return result
+
+
+def whole_tags(text: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Returns the parameters at the beginning of a text, and the text after them without the blanks at its edges. Only blanks may stand
+    between two parameters."""
     result: dict[str, Any] = {}
-    for _, _, groups in arguments["tag_pattern"].find_all(text):
+    at = 0
+    for begin, end, groups in arguments["tag_pattern"].find_all(text):
+        if text[at:begin].strip():
+            break
+        at = end
         key = groups.get("key", "").strip()
         value = groups["cdata"] if "cdata" in groups else _read_inner(groups.get("value", ""), arguments.get("value_parser"))
         if key in result and arguments.get("merge_duplicates"):
             value = [*(result[key] if isinstance(result[key], list) else [result[key]]), value]
         result[key] = value
-    return result
+    return result, text[at:].strip()
 
 
 def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     result = {}
     for line in text.split(arguments.get("line_sep", "\n")):
         key, separator, value = line.partition(arguments.get("kv_sep", ":"))
+        if not separator and line.strip():
+            raise ValueError(f"its line {shown(line, 80)} has no {shown(arguments.get('kv_sep', ':'))}")
         if separator:
             result[key.strip()] = _read_inner(value.strip(), arguments.get("value_parser"))
     return result
@@ -161,12 +201,12 @@ def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _read_python(text: str, arguments: Mapping[str, Any]) -> Any:
     """Returns the calls in a text in Python's syntax, such as [f(a=1), g()]. The text may also be a list of calls in JSON, which LFM2 can
     write."""
-    if _JSON_CALLS.match(text):
+    if JSON_CALLS.match(text):
         return _read_json(text, arguments)
     return python_calls(text, MOST_CALLS)
 
 
-_JSON_CALLS = re.compile(r"\s*\[?\s*\{")
+JSON_CALLS = re.compile(r"\s*\[?\s*\{")
 
 READERS: dict[str, Any] = {
     "text": _read_text,

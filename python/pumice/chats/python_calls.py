@@ -6,6 +6,7 @@ that of the text, and it refuses line feeds between single quotation marks, whic
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -32,27 +33,38 @@ _CLOSERS: Mapping[str, str] = {"[": "]", "(": ")", "{": "}"}
 def python_calls(text: str, most: int) -> list[dict[str, Any]]:
     """Returns the calls in a text as objects with a name and arguments. The text is one call or a list of calls. Raises ValueError if it is
     neither, if an argument has no name or is not a literal, or if there are more than `most` calls."""
-    return _Reader(text).calls(most)
+    reader = _Reader(text)
+    reader.calls(most)
+    return reader.found
+
+
+def begun_python_calls(text: str, most: int) -> tuple[list[dict[str, Any]], bool]:
+    """Returns the calls in a text that may end anywhere, and whether the last of them is complete. A call that is not complete has the
+    arguments that were read before the end."""
+    reader = _Reader(text)
+    with contextlib.suppress(ValueError):
+        reader.calls(most)
+    return reader.found, not reader.inside
 
 
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
+        self.found: list[dict[str, Any]] = []  # the calls, from the parenthesis after the name on
+        self.inside = False  # whether the last of them has no end yet
         self._skip()
 
-    def calls(self, most: int) -> list[dict[str, Any]]:
+    def calls(self, most: int) -> None:
         if self._next() != "[":
-            found = [self._call()]
+            self._call()
         else:
             self._at += 1
-            found = []
-            while not self._closed("]", first=not found):
-                found.append(self._call())
-                if len(found) > most:
+            while not self._closed("]", first=not self.found):
+                if len(self.found) == most:
                     raise ValueError(f"it has more than {most} calls")
+                self._call()
         if self._at < len(self._text):
             raise self._error("the end")
-        return found
 
     # ---- the text
     def _next(self) -> str:
@@ -90,20 +102,25 @@ class _Reader:
         return ValueError(f"it is no call in Python: at character {self._at} there is {found}, and {needed} is needed")
 
     # ---- calls and values
-    def _call(self) -> dict[str, Any]:
+    def _call(self) -> None:
         name = self._take(_NAME)
         if name is None:
             raise self._error("a function's name")
         self._pass("(")
         arguments: dict[str, Any] = {}
+        self.found.append({"name": name[0], "arguments": arguments})
+        self.inside = True
         while not self._closed(")", first=not arguments):
             key = self._take(_KEY)
             if key is None:
                 raise self._error("an argument's name and =")
             if key[1] in arguments:
                 raise ValueError(f"the argument {shown(key[1])} of {shown(name[0])} is given twice")
-            arguments[key[1]] = self._value(0)
-        return {"name": name[0], "arguments": arguments}
+            value = self._value(0)
+            if self._next() not in (",", ")"):  # without a mark behind it, a number may have more digits
+                raise self._error("','")
+            arguments[key[1]] = value
+        self.inside = False
 
     def _value(self, depth: int) -> Any:
         if depth > _MOST_NESTED:

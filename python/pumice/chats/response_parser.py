@@ -14,11 +14,11 @@ import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..common.arguments import shown
 from ..generate.answers import CallDelta, Kind, ToolCall
-from .arriving_calls import ArrivingCalls, Plan, plan_of
+from .arriving_calls import ArrivingCalls, Called, Plan, plan_of
 from .call_readers import (
     MOST_CALLS,
     QUOTES,
@@ -31,6 +31,7 @@ from .call_readers import (
     checked_arguments,
     filled,
 )
+from .cut_calls import begun_calls, unfinished
 from .markers import Pattern
 from .scanner import Found, Scanner, Watch
 from .tool_schemas import typed
@@ -43,6 +44,9 @@ FIELDS: dict[str, Kind] = {
     "thinking": "reasoning",
     "tool_calls": "tool_call",
 }
+# How an answer ends: where the model ends it ("end"), or anywhere, by a limit or a cancellation ("limit") or by a stop string ("stop").
+End = Literal["end", "limit", "stop"]
+_CUT_BY: dict[End, str] = {"limit": "the answer was cut", "stop": "a stop string ended the answer"}
 _BETWEEN = "\n"  # separates the parts of a field's text if the template has no "join"
 _MOST_ERRORS = 100
 
@@ -285,6 +289,7 @@ class ResponseParser:
         self._scanner = Scanner()
         self._inside: Field | None = None
         self._texts = {kind: _Text(**_edges(template, kind)) for kind in ("content", "reasoning")}
+        self._end: End = "end"
         self._raw: list[str] = []  # the text of the current call, including its markers
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
@@ -353,10 +358,14 @@ class ResponseParser:
             result.append(kind)
         return result
 
-    def finish(self) -> list[Event]:
-        """Ends the answer. Returns the Events for the text that was held back."""
+    def finish(self, end: End = "end", after: str = "") -> list[Event]:
+        """Ends the answer. Returns the Events for the text that was held back. after: the stop string that ended it.
+
+        If the answer ends inside a call, the call is incomplete ("limit"), or it is no call and an error tells that ("stop"). Its text does
+        not become content."""
+        self._end, self._scanner.after = end, after
         events = self._read(final=True)
-        self._leave(events, "")
+        self._leave(events, "", open_end=True)
         return events
 
     def _read(self, final: bool) -> list[Event]:
@@ -370,28 +379,49 @@ class ResponseParser:
                 self.errors.append(
                     f"the response template's pattern {pattern} takes too long over this answer: its rest was not taken apart"
                 )
-            if text:
-                self._take(events, text)
+            cut = final and self._end != "end" and any(mark is not None and mark.kind == "tool_call" for mark in self._scanner.may_be)
             if found is None:
+                sure = len(text) - len(self._scanner.unfinished) if cut else len(text)
+                self._take(events, text[:sure])
+                if cut:
+                    self._take_unfinished(events, text[sure:])
+                return events
+            self._take(events, text)
+            if cut and self._inside is None:
+                self._take_unfinished(events, found.text + self._scanner.drop())
                 return events
             self._pass(events, found)
+            if cut and self._inside is None:
+                self._count("tool_call", self._scanner.drop())
+
+    def _take_unfinished(self, events: list[Event], text: str) -> None:
+        """Handles the end of an answer that was cut, if it may be the beginning of a marker of calls. Such text is no content."""
+        inside = self._inside is not None and self._in_string()
+        if inside or not re.search(r"[^\w\s]", text):  # words alone are no markup
+            self._take(events, text)
+            return
+        self._count("tool_call", text)
+        if self._inside is None:
+            self._refuse(f"{_CUT_BY[self._end]} inside what may be a tool call, before the call's name was complete", text)
+
+    def _refuse(self, reason: str, text: str) -> None:
+        if len(self.errors) < _MOST_ERRORS:
+            self.errors.append(f"{reason}: {shown(text)}")
 
     def _pass(self, events: list[Event], found: Found) -> None:
         """Handles a marker: leaves the current field, or enters the field that the marker opens. Inside a string of a call, a marker is
         treated as text. (A string with program code may contain `};`.)"""
-        if self._open_text is not None:
-            new, self._heard = self._body[self._heard :], len(self._body)
-            if self._open_text.after("".join(new)):
-                self._take(events, found.text)
-                self._scanner.go_on(found)
-                return
-            self._open_text = None
+        if self._in_string():
+            self._take(events, found.text)
+            self._scanner.go_on(found)
+            return
+        self._open_text = None
         self._skipped = 0
         opens = found.mark if self._inside is None else None
         if opens is not None and opens.kind == "tool_call":
             self._call_part = len(self._parts)
         self._count(self.kind if opens is None else opens.kind, found.text)
-        self._leave(events, found.text if self._inside is not None else "")
+        self._leave(events, found.text if self._inside is not None else "", open_end=found.by_end)
         self._enter(opens)
         if opens is not None and opens.kind == "tool_call":
             self._raw, self._body, self._groups = [found.text], [], found.groups
@@ -400,6 +430,13 @@ class ResponseParser:
             self._open_text, self._heard = OpenText(quotes, opens.arguments) if has_texts else None, 0
             name = found.groups.get("name")
             events.append(Event("tool_call", begun=True, name=name, deltas=tuple(self._arriving.begin(opens.arrives, name))))
+
+    def _in_string(self) -> bool:
+        """Returns whether the current position is inside a string of a call."""
+        if self._open_text is None:
+            return False
+        new, self._heard = self._body[self._heard :], len(self._body)
+        return self._open_text.after("".join(new))
 
     def _enter(self, inside: Field | None) -> None:
         self._inside = inside
@@ -411,6 +448,8 @@ class ResponseParser:
             self._read_length += len(text)
 
     def _take(self, events: list[Event], text: str) -> None:
+        if not text:
+            return
         self._count(self.kind, text)
         if self._skipped:
             skipped = min(self._skipped, len(text))
@@ -432,29 +471,64 @@ class ResponseParser:
         if sure := part.add(text):
             events.append(Event(where.kind, sure))
 
-    def _leave(self, events: list[Event], closed_by: str) -> None:
+    def _leave(self, events: list[Event], closed_by: str, open_end: bool = False) -> None:
+        """Leaves the current field. open_end: whether no marker closes it, but the end of the answer."""
         if self._inside is None or self._inside.kind != "tool_call":
             for text in self._texts.values():
                 text.end()
             return
-        raw = "".join([*self._raw, closed_by])
+        raw, body = "".join([*self._raw, closed_by]), "".join(self._body)
         try:
-            found = self._called(self._inside, "".join(self._body))
+            if open_end and self._end != "end":
+                found, deltas = self._called_so_far(self._inside, body, closed_by)
+            else:
+                found, deltas = self._called(self._inside, body), []
         except ValueError as error:
-            if len(self.errors) < _MOST_ERRORS:
-                self.errors.append(f"a tool call could not be read: {error}. It stands in the text: {shown(raw)}")
-            self._parts[self._call_part :] = [("content", sum(length for _, length in self._parts[self._call_part :]))]
-            text = self._texts["content"]
-            sure = text.add(raw)
-            text.end()
-            events.append(Event("content", sure, failed=tuple(self._arriving.fail(f"the call could not be read: {error}"))))
+            self._refuse_region(events, str(error), raw, is_content=not open_end or self._end == "end")
             return
-        ids, deltas, failed = self._arriving.end(found)
-        calls = tuple(ToolCall(ident, name, arguments, raw) for ident, (name, arguments) in zip(ids, found, strict=True))
+        ids, more, failed = self._arriving.end(found)
+        calls = tuple(ToolCall(ident, call.name, call.arguments, raw, call.cut) for ident, call in zip(ids, found, strict=True))
         self.calls += calls
-        events.append(Event("tool_call", calls=calls, deltas=tuple(deltas), failed=tuple(failed)))
+        events.append(Event("tool_call", calls=calls, deltas=(*deltas, *more), failed=tuple(failed)))
 
-    def _called(self, region: Field, body: str) -> list[tuple[str, dict[str, Any]]]:
+    def _refuse_region(self, events: list[Event], error: str, raw: str, is_content: bool) -> None:
+        """Ends the region of a call that is no call. is_content: whether its text becomes content."""
+        failed = tuple(self._arriving.fail(f"the call could not be read: {error}"))
+        if not is_content:
+            self._refuse(f"a tool call could not be read: {error}. It began", raw)
+            events.append(Event("tool_call", failed=failed))
+            return
+        self._refuse(f"a tool call could not be read: {error}. It stands in the text", raw)
+        self._parts[self._call_part :] = [("content", sum(length for _, length in self._parts[self._call_part :]))]
+        text = self._texts["content"]
+        sure = text.add(raw)
+        text.end()
+        events.append(Event("content", sure, failed=failed))
+
+    def _called_so_far(self, region: Field, body: str, closed_by: str) -> tuple[list[Called], list[CallDelta]]:
+        """Returns the calls of the region in which the answer was cut, and the deltas of `closed_by`. This text is part of the calls if
+        they cannot be read without it. Raises ValueError if there is no call."""
+        # JSON and Python show by their brackets that they are complete. Parameters as text do not.
+        for text in () if region.content in SPELT_OUT else dict.fromkeys((body, body + closed_by)):
+            try:
+                found = self._called(region, text)
+            except ValueError:
+                continue
+            return found, self._arriving.text(text[len(body) :])
+        if self._end == "stop":
+            raise ValueError("a stop string ended the answer inside it")
+        body += closed_by
+        found = begun_calls(region.content, region.arguments, region.transform, region.each, self._groups, body)
+        if not found:
+            raise ValueError("the answer was cut before the call's name was complete")
+        if region.content in SPELT_OUT:
+            found = [unfinished(self._typed(call)) for call in found]
+        return found[: MOST_CALLS - len(self.calls)], self._arriving.text(closed_by)
+
+    def _typed(self, call: Called) -> Called:
+        return call._replace(arguments=typed(call.arguments, self._schemas.get(call.name)))
+
+    def _called(self, region: Field, body: str) -> list[Called]:
         value = READERS[region.content](body, region.arguments)
         if region.transform is not None and region.each:
             if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -462,12 +536,10 @@ class ResponseParser:
             value = [filled(region.transform, {**self._groups, **item}) for item in value]
         elif region.transform is not None:
             value = filled(region.transform, {**self._groups, "content": value})
-        found = list(calls_in(value))
+        found = [Called(name, arguments) for name, arguments in calls_in(value)]
         if len(self.calls) + len(found) > MOST_CALLS:
             raise ValueError(f"an answer may have {MOST_CALLS} calls")
-        if region.content in SPELT_OUT:
-            found = [(name, typed(arguments, self._schemas.get(name))) for name, arguments in found]
-        return found
+        return [self._typed(call) for call in found] if region.content in SPELT_OUT else found
 
 
 def _edges(template: ResponseTemplate, kind: str) -> dict[str, Any]:

@@ -16,12 +16,15 @@ from ..generate.generation import Chunk, Continuation, Generation
 from ..generate.settings import SamplingParams
 from . import answer_grammars
 from .content_stops import ContentStops
-from .response_parser import Event, ResponseParser
+from .response_parser import End, Event, ResponseParser
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
 Int32 = npt.NDArray[np.int32]
+
+
+_ENDS: dict[str, End] = {"length": "limit", "cancelled": "limit", "stop": "stop"}  # the finish_reason of an answer that was cut
 
 
 def kind_tokens_of(kinds: Sequence[Kind]) -> dict[str, int]:
@@ -36,8 +39,10 @@ class ChatResult(Generation):
     prompt: the text that the chat template rendered.
     content: the answer without reasoning and tool calls.
     reasoning: the model's reasoning, or None.
-    tool_calls: the calls that the model asks for, each a ToolCall.
-    tool_errors: one message for each call that cannot be parsed. The text of such a call stays in content.
+    tool_calls: the calls that the model asks for, each a ToolCall. If finish_reason is "length" or "cancelled", the last one may be
+        incomplete (`complete` is False).
+    tool_errors: one message for each call that cannot be parsed. The text of such a call stays in content. If the answer was cut inside the
+        call, its text stands in `text` alone.
     reasoning_key: the key under which the chat template expects reasoning in a message.
     parser: the function that turns `content` into `parsed`.
     kind_tokens: the number of tokens of "content", "reasoning" and "tool_call", together len(ids). A token counts for the kind of its first
@@ -71,7 +76,7 @@ class ChatResult(Generation):
             message[self.reasoning_key] = self.reasoning
         if self.tool_calls:
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.known if call.complete else call.cut}}
                 for call in self.tool_calls
             ]
         return message
@@ -161,4 +166,7 @@ class Answer(Continuation):
         pieces.append(self.text[at:end])
         self._read_text, self._over = max(at, end), over
         events = self._parser.feed("".join(pieces))
-        return events + self._parser.finish() if over else events
+        if not over:
+            return events
+        after = self.stopped_by if isinstance(self.stopped_by, str) else ""
+        return events + self._parser.finish(_ENDS.get(self.finish_reason or "", "end"), after)

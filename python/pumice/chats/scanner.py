@@ -22,11 +22,13 @@ class Watch:
 
 @dataclass(frozen=True)
 class Found:
-    """A marker that was found in a text: its meaning, its text and its named groups."""
+    """A marker that was found in a text: its meaning, its text and its named groups. by_end: whether it is a marker only because the text
+    ends behind it (`$`)."""
 
     mark: Any
     text: str
     groups: Mapping[str, str]
+    by_end: bool = False
 
 
 @dataclass
@@ -35,6 +37,8 @@ class _Attempt:
     pattern: Pattern
     state: State | None
     end: int = -1
+    by_end: bool = False  # whether `end` is the end of a match only because the text ends there
+    open: bool = False  # whether the text ended while a longer match was possible
 
 
 class Scanner:
@@ -47,6 +51,11 @@ class Scanner:
         self._building = FREE_BUILDING  # number of program steps that may still be spent on computing transitions
         # The pattern that took too long, or "". Once it is set, all text is returned without a search for markers.
         self.gave_up = ""
+        # What next(final=True) has found out about the end of the text: the characters that may belong to a marker whose rest is missing,
+        # and the meanings that this marker may have. After a marker that next() returned, they are the characters behind it.
+        self.unfinished = ""
+        self.may_be: tuple[Any, ...] = ()
+        self.after = ""  # the beginning of the text that would follow, as far as it is known
         self._forget()
 
     @property
@@ -58,6 +67,12 @@ class Scanner:
         """Sets the patterns to look for from the current position on."""
         self._watch = watch
         self._forget()
+
+    def drop(self) -> str:
+        """Drops the text that next() has not returned yet, and returns it."""
+        dropped, self._at = self._text[self._at :], len(self._text)
+        self._forget()
+        return dropped
 
     def go_on(self, found: Found) -> None:
         """Treats the last found marker as text. The search continues after the marker or, if the marker is empty, one character later."""
@@ -101,7 +116,12 @@ class Scanner:
             if any(attempt.state is not None for attempt in self._attempts):
                 return self._released(self._start, final), None
             best = max(self._attempts, key=lambda attempt: attempt.end)  # the longest match, and the first of equally long ones
+            may_be = tuple(attempt.mark for attempt in self._attempts if attempt.open)
             self._attempts = None
+            if best.end >= 0:
+                self.unfinished, self.may_be = text[best.end :] if may_be else "", may_be
+            elif may_be:
+                self.unfinished, self.may_be = self.unfinished or text[self._start :], (*self.may_be, *may_be)
             if best.end < 0:
                 self._from = self._start + 1
                 continue
@@ -133,8 +153,10 @@ class Scanner:
                     if not state.places:  # a longer match is impossible
                         alive = False
                         break
-            if alive and final and size <= limit and state.at_end:
-                attempt.end = size
+            if alive and final and size <= limit:
+                if state.at_end:
+                    attempt.end, attempt.by_end = size, not state.accepts
+                attempt.open = _goes_on(pattern, state, self.after)
             attempt.state = state if alive and not final and size < limit else None
         self._seen = size
 
@@ -145,7 +167,7 @@ class Scanner:
         end, groups = best.pattern.parts(text, self._start, best.end)
         before, self._at = text[self._at : start], end
         self._from = self._seen = end
-        return before, Found(best.mark, text[start:end], groups)
+        return before, Found(best.mark, text[start:end], groups, best.by_end)
 
     def _released(self, end: int, final: bool) -> str:
         """Returns the text before `end` that was not returned yet. Unless `final`, blanks at its end that may belong to a marker are held
@@ -161,3 +183,13 @@ class Scanner:
         while end > lowest and any(test(self._text[end - 1]) not in (None, False) for test in tests):
             end -= 1
         return end
+
+
+def _goes_on(pattern: Pattern, state: State, after: str) -> bool:
+    """Returns whether a match that has reached `state` goes on through the text `after`, or ends in it."""
+    for character in after:
+        following = pattern.move(state, character)
+        if following is None or following.accepts:
+            return following is not None
+        state = following
+    return True

@@ -7,6 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
+from ..common.arguments import shown
+from ..errors import IncompleteCallError
+
 Kind = Literal["content", "reasoning", "tool_call"]
 
 
@@ -51,21 +54,39 @@ class ToolCall:
 
     id: an id that pumice makes. The message with the function's result repeats it as tool_call_id.
     name: the function's name, one of the tools of the call.
-    arguments: the arguments by name, as JSON values. They are sure to match the tool's schema only if calls are enforced
-        (docs/python/tools.md).
-    raw: the text of the call as the model wrote it."""
+    known: the arguments that were read, by name, as JSON values. If the answer ended inside the call, the later arguments are missing.
+    raw: the text of the call as the model wrote it.
+    cut: None if the call is complete. If the answer ended inside the call, the beginning of its arguments as JSON text."""
 
     id: str
     name: str
-    arguments: dict[str, Any]
+    known: dict[str, Any]
     raw: str = ""
+    cut: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the model wrote the call to its end. A call that is not complete must not be run."""
+        return self.cut is None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, as JSON values. They are sure to match the tool's schema only if calls are enforced
+        (docs/python/tools.md). Raises IncompleteCallError if the call is not complete."""
+        if self.cut is not None:
+            raise IncompleteCallError(
+                f"the call of {shown(self.name, 80)} is not complete: the answer ended inside its arguments, which begin "
+                f"{shown(self.cut, 80)}. Ask again with a larger max_new_tokens; .known has the arguments that were read"
+            )
+        return self.known
 
     def to_openai(self) -> dict[str, Any]:
-        """Returns the call as a dict in OpenAI's format. Raises ValueError if the arguments have inf or nan, which cannot happen for calls
-        that were parsed from an answer."""
-        if (found := not_finite(self.arguments)) is not None:
+        """Returns the call as a dict in OpenAI's format. The arguments of a call that is not complete are the beginning of a JSON text.
+        Raises ValueError if the arguments have inf or nan, which cannot happen for calls that were parsed from an answer."""
+        if (found := not_finite(self.known)) is not None:
             raise ValueError(f"the arguments of {self.name!r} have {found[1]!r}, which is no JSON")
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": json_text(self.arguments)}}
+        arguments = json_text(self.known) if self.cut is None else self.cut
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
 
 @dataclass(frozen=True)
@@ -76,7 +97,7 @@ class CallDelta:
     id: the id of the ToolCall in the result.
     name: the function's name in the first delta of a call, and None in later ones.
     arguments: new text of the arguments as JSON. The arguments of all deltas of one call, concatenated, are JSON whose value is the
-        ToolCall's arguments."""
+        ToolCall's arguments, or its `cut` if the call is not complete."""
 
     index: int
     id: str

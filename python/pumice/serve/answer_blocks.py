@@ -15,7 +15,7 @@ from ..generate.generation import Chunk
 class Block:
     """One block. place: its index in the answer. parts: its text; for a call, the text of the arguments as JSON. id, name: those of a call.
 
-    called: the call, when it is complete. failed: why the text turned out to be no call. Such a block was already streamed, and its text
+    called: the call, when it has ended. failed: why the text turned out to be no call. Such a block was already streamed, and its text
     follows as content. cut: whether the answer ended inside this block. logprobs: for a block of content, one entry per token, if the
     request wants log-probabilities."""
 
@@ -72,7 +72,7 @@ class Blocks:
             self._grow(self._calls[delta.id], delta.arguments, found)
         for call in chunk.calls:
             block = self._calls[call.id]
-            block.called = call
+            block.called, block.cut = call, not call.complete
             self._end(block, found)
         if chunk.finish_reason is not None and self._open is not None:
             self._open.cut = chunk.finish_reason in ("length", "cancelled")
@@ -97,7 +97,7 @@ class Blocks:
 
     @property
     def calls(self) -> bool:
-        """Whether the answer has a complete call."""
+        """Whether the answer has a call."""
         return any(block.called is not None for block in self.all)
 
     def _of_kind(self, kind: Kind, found: list[Change]) -> Block:

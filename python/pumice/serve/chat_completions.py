@@ -207,7 +207,7 @@ class Written:
         self._answering, self._head = answering, head
         self._usage = bool((read["stream_options"] or {}).get("include_usage"))
         self._chunk = {**head, "object": "chat.completion.chunk"}
-        self._called: set[int] = set()
+        self._called: set[tuple[int, int]] = set()
         self._spoken: set[int] = set()
         self._cut: set[int] = set()
         # The ignored fields are reported in the first event, or in the event with the usage if there is one.
@@ -248,9 +248,9 @@ class Written:
         return failed(failure)
 
 
-def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> list[dict[str, Any]]:
-    """Returns the choices of the events for a chunk. called: indices of the answers that have called a tool. cut: indices of the answers
-    in which max_reasoning_tokens has ended the reasoning."""
+def _choices(chunk: Chunk, model: Model, called: set[tuple[int, int]], cut: set[int]) -> list[dict[str, Any]]:
+    """Returns the choices of the events for a chunk. called: (answer, call) for each call so far, without those that turned out to be none.
+    cut: indices of the answers in which max_reasoning_tokens has ended the reasoning."""
     delta: dict[str, Any] = {}
     if chunk.kind == "reasoning" and chunk.text:
         delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}
@@ -258,8 +258,9 @@ def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> lis
         delta = {"content": chunk.text}
     if chunk.reasoning_cut:
         cut.add(chunk.index)
+    called.difference_update((chunk.index, call) for call, _ in chunk.call_errors)
     if chunk.call_deltas:
-        called.add(chunk.index)
+        called.update((chunk.index, each.index) for each in chunk.call_deltas)
         delta["tool_calls"] = [
             {"index": each.index, "id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
             if each.name is not None
@@ -273,7 +274,7 @@ def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> lis
     if delta or logprobs:
         choices.append({"index": chunk.index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
     if chunk.finish_reason is not None:
-        reason = finish_of(chunk.finish_reason, chunk.index in called)
+        reason = finish_of(chunk.finish_reason, any(answer == chunk.index for answer, _ in called))
         choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason, **cut_of(chunk.index in cut)})
     return choices
 

@@ -312,7 +312,7 @@ def _content(block: Block) -> dict[str, Any]:
     if block.kind == "content":
         return {"type": "text", "text": block.text}
     assert block.called is not None
-    return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.called.arguments}
+    return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.called.known}
 
 
 def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:

@@ -364,7 +364,7 @@ class Form:
 
 def custom_input(block: Block) -> str:
     """Returns the text with which a custom tool is called. If the call did not become complete, returns the beginning of the text."""
-    if block.called is not None and isinstance(said := block.called.arguments.get(INPUT), str):
+    if block.called is not None and isinstance(said := block.called.known.get(INPUT), str):
         return said
     return ArrivingInput().feed(block.text)
 

@@ -103,10 +103,11 @@ def test_a_stream_has_calls_while_they_are_written(monkeypatch: pytest.MonkeyPat
     cut = tooled.chat("Hi", tools=[weather, now], max_tokens=len(begun.encode()), stream=True)
     chunks = list(cut)
     assert any(delta.index == 0 for chunk in chunks for delta in chunk.call_deltas)
-    (index, reason) = next(error for chunk in chunks for error in chunk.call_errors)
-    assert index == 0 and "no JSON" in reason
-    assert cut.result.tool_calls == ()
-    assert cut.result.content == "".join(chunk.text for chunk in chunks if chunk.kind == "content")
+    assert not any(chunk.call_errors for chunk in chunks)
+    (call,) = cut.result.tool_calls
+    assert "".join(delta.arguments for chunk in chunks for delta in chunk.call_deltas) == call.cut == '{"city": "K\u00f6'
+    assert [call for chunk in chunks for call in chunk.calls] == [call]
+    assert cut.result.content == "".join(chunk.text for chunk in chunks if chunk.kind == "content") == "I look."
 
 
 def test_a_closed_stream_and_a_short_answer(monkeypatch: pytest.MonkeyPatch, tooled: Any) -> None:
@@ -119,9 +120,16 @@ def test_a_closed_stream_and_a_short_answer(monkeypatch: pytest.MonkeyPatch, too
     assert stream.result.content.startswith("I")
     cut = tooled.chat("Hi", tools=[weather], max_tokens=len(THOUGHT_AND_CALLS.encode()) - 90)
     assert cut.finish_reason == "length"
-    assert cut.tool_calls == ()
-    assert cut.content.startswith("I look.\n<tool_call>")
-    assert "no JSON" in cut.tool_errors[0]
+    (call,) = cut.tool_calls
+    assert (call.name, call.complete, cut.content, cut.tool_errors) == ("weather", False, "I look.", ())
+    with pytest.raises(ValueError, match="'weather' is not complete.*max_new_tokens"):
+        _ = call.arguments
+    assert cut.message["tool_calls"][0]["function"] == {"name": "weather", "arguments": call.cut}
+    reply = cut.to_openai()["choices"][0]
+    assert (reply["finish_reason"], reply["message"]["tool_calls"][0]["function"]["arguments"]) == ("length", call.cut)
+    stopped = tooled.chat("Hi", tools=[weather], stop='"city"')
+    assert (stopped.finish_reason, stopped.tool_calls, stopped.content) == ("stop", (), "I look.")
+    assert "a stop string ended the answer" in stopped.tool_errors[0]
     stopped = tooled.chat("Hi", tools=[weather], stop="look")
     assert (stopped.content, stopped.reasoning, stopped.text) == ("I", "hm", "<think>\nhm\n</think>\n\nI ")
     tooled._core.interrupt_after = 3

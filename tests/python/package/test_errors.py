@@ -21,6 +21,7 @@ from paths import ROOT
         ("ContextLengthError", ["ValueError"]),
         ("GrammarError", ["ValueError"]),
         ("GrammarBusyError", []),
+        ("IncompleteCallError", ["ValueError"]),
         ("DeviceError", []),
         ("DeviceNotFoundError", ["DeviceError"]),
         ("DeviceLostError", ["DeviceError"]),
@@ -69,6 +70,6 @@ def test_model_format_error(pumice: Any) -> None:
 def test_each_has_a_place_on_the_page_of_errors(pumice: Any) -> None:
     page = (ROOT / "docs" / "python" / "errors.md").read_text(encoding="utf-8")
     classes = {name: each for name, each in vars(pumice.errors).items() if isinstance(each, type) and each.__module__ == "pumice.errors"}
-    assert len(classes) == 21
+    assert len(classes) == 22
     assert [name for name in classes if f"\n### {name}\n" not in page] == []
     assert [name for name, each in classes.items() if f"docs/python/errors.md#{name.lower()}" not in (each.__doc__ or "")] == []

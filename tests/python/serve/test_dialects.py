@@ -16,6 +16,7 @@ from tool_answers import answers, expected
 from tool_templates import TEMPLATES, TOOLS, USER
 
 from pumice.chats import response_templates
+from pumice.chats.call_readers import whole_members
 from pumice.chats.chat_templates import ChatTemplate
 
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -47,11 +48,19 @@ def sse(answer: Answer) -> list[tuple[str | None, Any]]:
     return found
 
 
+def said(arguments: str) -> Any:
+    """Returns the arguments of a call. Arguments that were cut are those that could be read."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return whole_members(arguments)
+
+
 # ---------------------------------------------------------------- chat completions
 def chat_whole(answer: Answer) -> Outcome:
     body = answer.json
     message, usage = body["choices"][0]["message"], body["usage"]
-    calls = tuple((call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message.get("tool_calls", ()))
+    calls = tuple((call["function"]["name"], said(call["function"]["arguments"])) for call in message.get("tool_calls", ()))
     return Outcome(message["content"] or "", message.get("reasoning", ""), calls, body["choices"][0]["finish_reason"], _chat_usage(usage))
 
 
@@ -76,14 +85,14 @@ def chat_streamed(answer: Answer) -> Outcome:
                 assert call["index"] == len(calls)
                 calls[call["index"]] = [call["function"]["name"], ""]
             calls[call["index"]][1] += call["function"]["arguments"]
-    return Outcome(text, reasoning, tuple((name, json.loads(said)) for name, said in calls.values()), finish, _chat_usage(last["usage"]))
+    return Outcome(text, reasoning, tuple((name, said(text)) for name, text in calls.values()), finish, _chat_usage(last["usage"]))
 
 
 # ---------------------------------------------------------------- responses
 def _response(body: Mapping[str, Any]) -> Outcome:
     text = "".join(part["text"] for item in body["output"] if item["type"] == "message" for part in item["content"])
     reasoning = "".join(part["text"] for item in body["output"] if item["type"] == "reasoning" for part in item["content"])
-    calls = tuple((item["name"], json.loads(item["arguments"])) for item in body["output"] if item["type"] == "function_call")
+    calls = tuple((item["name"], said(item["arguments"])) for item in body["output"] if item["type"] == "function_call")
     usage = body["usage"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     counted = (
@@ -114,9 +123,9 @@ def responses_streamed(answer: Answer) -> Outcome:
             assert data["output_index"] == len(ended) and not open_items
             open_items[data["item"]["id"]] = ""
         elif event == "response.output_item.done":
-            said = open_items.pop(data["item"]["id"])
+            spelt = open_items.pop(data["item"]["id"])
             item = data["item"]
-            assert said == (item["arguments"] if item["type"] == "function_call" else "".join(part["text"] for part in item["content"]))
+            assert spelt == (item["arguments"] if item["type"] == "function_call" else "".join(part["text"] for part in item["content"]))
             ended.append(item)
         else:
             assert data["item_id"] in open_items
@@ -168,7 +177,7 @@ def messages_streamed(answer: Answer) -> Outcome:
                 key = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}[delta["type"]]
                 content[-1][key] += delta[key]
         elif content[-1]["type"] == "tool_use":
-            content[-1]["input"] = json.loads(spelt)
+            content[-1]["input"] = said(spelt)
     last = events[-2][1]
     return _message({"content": content, **last["delta"], "usage": last["usage"]})
 
@@ -253,6 +262,68 @@ def test_an_answer_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
             assert [other for other in others if other != first] == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_call_that_a_limit_cuts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All dialects, whole and streamed, have the beginning of the call and no markup in the text."""
+
+    async def main() -> None:
+        opened, text = answers(name)["call"]
+        variables, text = _fitting(TEMPLATES[name], opened + text)
+        named, ((called, arguments),) = text.index("get_weather"), expected(name, "call")[2]
+        async with served(ScriptedModel(TEMPLATES[name], text), monkeypatch) as client:
+            for most in (named + 2, text.index("Köln", named) + 2, text.rindex("note"), text.rindex("note") + 6):
+                first, *others = await outcomes(client, most=most, chat_template_kwargs=variables)
+                assert (first.text, first.finish, first.usage[2]) == ("", "length", most)
+                assert [name for name, _ in first.calls] == ([] if most == named + 2 else [called]), most
+                assert all(known.items() <= arguments.items() for _, known in first.calls), most
+                assert [other for other in others if other != first] == [], most
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_call_that_a_stop_string_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No dialect has a call, neither whole nor at the end of a stream. A stream may have begun the call before the stop string came."""
+
+    async def main() -> list[Any]:
+        opened, text = answers(name)["call"]
+        variables, text = _fitting(TEMPLATES[name], opened + text)
+        async with served(ScriptedModel(TEMPLATES[name], text), monkeypatch) as client:
+            whole, streamed = [
+                await client.post(
+                    "/v1/chat/completions",
+                    {**bodies(True, 5000, stop=["öln"], chat_template_kwargs=variables)["/v1/chat/completions"], "stream": on},
+                )
+                for on in (False, True)
+            ]
+            path = "/v1/messages?beta=true"
+            body = {**bodies(True, 5000, stop_sequences=["öln"], chat_template_kwargs=variables)[path]}
+            return [whole.json["choices"][0], [event for _, event in sse(streamed)[:-1]], (await client.post(path, body)).json]
+
+    whole, streamed, message = asyncio.run(main())
+    assert (whole["message"]["content"], whole["message"].get("tool_calls"), whole["finish_reason"]) == ("", None, "stop")
+    assert streamed[-1]["choices"][0]["finish_reason"] == "stop"
+    assert "".join(event["choices"][0]["delta"].get("content") or "" for event in streamed) == ""
+    assert (message["content"], message["stop_reason"], message["stop_sequence"]) == ([], "stop_sequence", "öln")
+
+
+def test_a_cut_call_says_that_it_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Köln", "days": 3}}</tool_call>'
+
+    async def main() -> list[Answer]:
+        async with served(ScriptedModel(TEMPLATES["hermes"], text), monkeypatch) as client:
+            return [await client.post(path, body) for path, body in bodies(True, text.index("3")).items()]
+
+    chat, response, message = (answer.json for answer in asyncio.run(main()))
+    (call,) = chat["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Köln", "days": '}
+    assert chat["choices"][0]["message"]["content"] is None
+    (item,) = response["output"]
+    assert (item["status"], item["arguments"], response["status"]) == ("incomplete", call["function"]["arguments"], "incomplete")
+    (block,) = message["content"]
+    assert (block["type"], block["input"], message["stop_reason"]) == ("tool_use", {"city": "Köln"}, "max_tokens")
 
 
 def test_a_failure_in_mid_stream_is_no_clean_end(monkeypatch: pytest.MonkeyPatch) -> None:
