@@ -27,6 +27,8 @@ class ContentStops(StopSearch):
         self._others = [(parser.length, parser.length)]
 
     def feed(self, text: str, token: int) -> tuple[int, str] | None:
+        """Adds the text of a token. Returns the place in the answer's text of the first stop string that is now complete in the content,
+        and the stop string."""
         if (name := self._heard.get(token)) is not None:
             self._parser.feed(name)
             self._others.append((self._parser.length, self._others[-1][1] + len(name)))
@@ -35,6 +37,7 @@ class ContentStops(StopSearch):
         return self._found
 
     def finish(self, text: str) -> tuple[int, str] | None:
+        """Adds the last text, after which all text of the answer is known to be content or not. Returns what feed() returns."""
         self._length += len(text)
         self._parser.feed(text)
         self._parser.finish()
@@ -42,6 +45,7 @@ class ContentStops(StopSearch):
 
     @property
     def held(self) -> int:
+        """The number of characters at the end of the answer's text that may still become part of a stop string."""
         sure = self._parser.length - self._parser.held
         if sure == self._place:  # the text before `sure` is content, and a stop string may have begun in it
             sure -= super().held
