@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..generate.answers import CallDelta, json_text
+from .call_ids import MakeId
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,10 @@ class _Sent:
 
 
 class ArrivingCalls:
-    """The calls of one answer. Each call gets its index and its id when its first delta is made. `make_id` returns a new id."""
+    """The calls of one answer. Each call gets its index and its id when its first delta is made. `make_id` returns the
+    id, from the call's name and index."""
 
-    def __init__(self, make_id: Callable[[], str]) -> None:
+    def __init__(self, make_id: MakeId) -> None:
         self._make_id = make_id
         self._next = 0
         self._sent: list[_Sent] = []  # the calls of the current region of which deltas were sent
@@ -285,7 +287,7 @@ class ArrivingCalls:
         return failed
 
     def _first(self, name: str, arguments: str = "") -> CallDelta:
-        delta = CallDelta(self._next, self._make_id(), name, arguments)
+        delta = CallDelta(self._next, self._make_id(name, self._next), name, arguments)
         self._next += 1
         self._sent.append(_Sent(delta, name, [arguments]))
         return delta

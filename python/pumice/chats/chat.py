@@ -21,6 +21,7 @@ from ..generate.prompts import prompt_ids
 from ..generate.reasoning import Marks
 from ..generate.settings import SamplingParams
 from . import answer_grammars, response_templates
+from .call_ids import MakeId, ids_after, with_ids
 from .questions import (
     Question,
 )
@@ -51,6 +52,7 @@ class Asked:
     calls: bool
     heard: Mapping[int, str]  # id -> text of the control tokens that the parser receives as text
     chat_template: str
+    make_id: MakeId
     continues: bool = False  # whether `opened` ends with text that the answer continues
     grammar: Grammar | None = None
     parser: Callable[[str], Any] = answer_grammars.json_of
@@ -61,10 +63,9 @@ class Asked:
         """Returns the object that collects the tokens of one answer."""
         if (shape := self.shape) is None:
             return Continuation(tokenizer, params, self.ids)
-        prefix = response_templates.id_prefix(self.chat_template)
 
         def parser() -> ResponseParser:
-            return ResponseParser(shape, self.tools, prompt=self.opened, continues=self.continues, calls=self.calls, id_prefix=prefix)
+            return ResponseParser(shape, self.tools, prompt=self.opened, continues=self.continues, calls=self.calls, make_id=self.make_id)
 
         return Answer(tokenizer, params, self.ids, parser, self.heard)
 
@@ -175,6 +176,8 @@ class Chats:
             variables = {**variables, "tools": tools}
             with argument("tools", ChatTemplateError):
                 self._check_calls(shape)
+        form = response_templates.id_form(template.text)
+        question, make_id = replace(question, messages=with_ids(question.messages, form)), ids_after(question.messages, form)
         text, ids = self.rendered(question.messages, variables, question.parse_special, question.continued)
         if tools:
             with argument("tools", ChatTemplateError):
@@ -185,13 +188,13 @@ class Chats:
             opened = "" if shape is None else self._continued(shape, template, question, variables, text, calls)
             begun = any(question.messages[-1][key].strip() for key in question.continued)
             reasons = _reasons(shape, opened, calls)
-            return Asked(text, ids, shape, opened, tools, calls, heard, template.text, begun, reasons=reasons)
+            return Asked(text, ids, shape, opened, tools, calls, heard, template.text, make_id, begun, reasons=reasons)
         opened = "" if shape is None else self._opened(shape, template, question.messages, variables, text)
         reasons = _reasons(shape, opened)
         grammar = self._grammar(question, template.text, shape, opened, reasons, variables)
         parser = answer_grammars.json_of if question.format is None else question.format.parse
         formed = question.format is not None or question.must_call
-        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, False, grammar, parser, reasons, formed)
+        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, make_id, False, grammar, parser, reasons, formed)
 
     def marks(self, asked: Asked | None = None) -> Marks:
         """Returns the markers of reasoning in answers, for max_reasoning_tokens. Raises ChatTemplateError if they are not known. asked: the

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
-import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,6 +17,7 @@ from typing import Any, Literal
 from ..common.arguments import shown
 from ..generate.answers import CallDelta, Kind, ToolCall
 from .arriving_calls import ArrivingCalls, Called, Plan, plan_of
+from .call_ids import MakeId, random_id
 from .call_readers import (
     MOST_CALLS,
     QUOTES,
@@ -222,13 +221,6 @@ def _field(name: str, given: Any) -> Field:
 
 # ---- the parser ------------------------------------------------------------------------------------------------
 
-_ALPHABET = string.ascii_letters + string.digits
-
-
-def call_id(prefix: str) -> str:
-    """Returns a new id for a tool call: the prefix and nine random letters or digits."""
-    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(9))
-
 
 @dataclass
 class _Text:
@@ -270,7 +262,8 @@ class ResponseParser:
 
     tools: the tools of the chat() call. If arguments arrive as text, they are converted to the types in the tool's schema.  calls: if
     False, calls are treated as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>".  continues:
-    whether `prompt` ends with text that the answer continues. If so, blanks at the beginning of the new text are kept."""
+    whether `prompt` ends with text that the answer continues. If so, blanks at the beginning of the new text are kept.  make_id: a function
+    that returns the id of a call, from its name and its number in the answer."""
 
     def __init__(
         self,
@@ -280,10 +273,10 @@ class ResponseParser:
         prompt: str = "",
         continues: bool = False,
         calls: bool = True,
-        id_prefix: str = "call_",
+        make_id: MakeId = random_id,
     ) -> None:
         self._template, self._calls = template, calls
-        self._arriving = ArrivingCalls(lambda: call_id(id_prefix))
+        self._arriving = ArrivingCalls(make_id)
         self._arrived: list[CallDelta] = []  # deltas of a call that begins in the prompt
         self._schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
         self._scanner = Scanner()
@@ -314,7 +307,7 @@ class ResponseParser:
             if continues and (text := self._texts.get(self.kind)) is not None:
                 text.begun, self._skipped = True, self._scanner.held
             self.calls, self.errors = [], []
-            self._arriving = ArrivingCalls(lambda: call_id(id_prefix))
+            self._arriving = ArrivingCalls(make_id)
             if self._inside is not None and self._inside.kind == "tool_call":
                 self._arrived = self._arriving.begin(self._inside.arrives, self._groups.get("name"))
                 self._arrived += self._arriving.text("".join(self._body))

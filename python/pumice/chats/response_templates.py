@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .call_ids import RANDOM
+
 
 class Written(NamedTuple):
     """How a model writes calls. Grammars that enforce calls are built from this description. A space in these texts matches zero to four
@@ -50,6 +52,7 @@ class Row(NamedTuple):
     template: Mapping[str, Any]
     written: Written | str = "it has no tool calls"  # how grammars write calls; a str says why no grammar can enforce calls
     thought: Thought | None = None
+    ids: str = RANDOM  # the form of the ids of calls, as call_id() takes it
 
 
 _THINK: dict[str, Any] = {"open": "<think>", "close": "</think>"}
@@ -179,6 +182,7 @@ ROWS: tuple[Row, ...] = (
             before="<|tool_calls_section_begin|>",
             after="<|tool_calls_section_end|>",
         ),
+        ids="functions.%name%:%index%",  # the chat template prints a call's id in place of its name
     ),
     Row(
         "Command A+ (<|START_ACTION|>, <|START_TEXT|>)",
@@ -448,10 +452,11 @@ def known_shapes() -> str:
     return ", ".join(row.name for row in ROWS if "tool_calls" in row.template["fields"])
 
 
-def id_prefix(chat_template: str) -> str:
-    """Returns the prefix for the ids of calls. It is empty for Mistral, whose chat templates refuse ids that are not nine letters or
-    digits."""
-    return "" if "[TOOL_CALLS]" in chat_template else "call_"
+def id_form(chat_template: str) -> str:
+    """Returns the form of the ids of calls, as call_id() takes it. It is an empty prefix for Mistral, whose chat templates refuse ids that
+    are not nine letters or digits."""
+    row = row_of(chat_template)
+    return "" if "[TOOL_CALLS]" in chat_template else RANDOM if row is None else row.ids
 
 
 def reasoning_key(chat_template: str) -> str:

@@ -203,8 +203,7 @@ def test_ids() -> None:
     ids = [call.id for call in parse(HERMES, [text])[0].calls]
     assert len(set(ids)) == 3
     assert all(re.fullmatch("call_[A-Za-z0-9]{9}", name) for name in ids)
-    assert re.fullmatch("[A-Za-z0-9]{9}", parse(HERMES, [text], id_prefix="")[0].calls[0].id)
-    assert [response_templates.id_prefix(TEMPLATES[name]) for name in ("hermes", "mistral old", "mistral new")] == ["call_", "", ""]
+    assert [call.id for call in parse(HERMES, [text], make_id=lambda name, index: f"{name}-{index}")[0].calls] == ["f-0", "f-1", "f-2"]
 
 
 def test_two_forms_of_llama_and_harmony() -> None:
