@@ -121,7 +121,7 @@ class ResponseTemplate:
         self.sink = sinks[0] if sinks else None
         if self.sink is not None and self.sink.kind == "tool_call":
             raise ValueError("response_template: tool_calls needs open or open_pattern")
-        self._watches = {calls: self._watch(calls) for calls in (False, True)}
+        self._watches = {(calls, first): self._watch(calls, first) for calls in (False, True) for first in (False, True)}
         self._inside = {f.name: Watch([(f, f.close)] if f.close is not None else []) for f in self.fields}
         self._spelt = {calls: _spelt(fields, calls) for calls in (False, True)}
 
@@ -130,18 +130,20 @@ class ResponseTemplate:
         """Whether the template has a field for tool calls."""
         return any(f.kind == "tool_call" for f in self.fields)
 
-    def _watch(self, calls: bool) -> Watch:
+    def _watch(self, calls: bool, first: bool) -> Watch:
         marks: list[tuple[Field | None, Pattern]] = [
             (f, f.open) for f in self.fields if f.open is not None and (calls or f.kind != "tool_call")
         ]
         if self.sink is not None and self.sink.close is not None:
             marks.append((None, self.sink.close))
+        if first:
+            marks += [(None, f.close) for f in self.fields if f.kind == "reasoning" and f.close is not None and not f.close.takes_nothing()]
         return Watch(marks)
 
-    def watch(self, inside: Field | None, calls: bool) -> Watch:
+    def watch(self, inside: Field | None, calls: bool, first: bool) -> Watch:
         """Returns the markers to search for inside a field, or between fields if `inside` is None. calls: whether to include the markers of
-        tool calls."""
-        return self._watches[calls] if inside is None else self._inside[inside.name]
+        tool calls. first: whether no marker has come yet. The end of reasoning is then a marker even if the reasoning did not begin."""
+        return self._watches[calls, first] if inside is None else self._inside[inside.name]
 
     def hears(self, token: str, calls: bool) -> bool:
         """Returns whether a special token is a marker or part of a marker. The parser receives the text of these special tokens only."""
@@ -283,6 +285,8 @@ class ResponseParser:
         self._inside: Field | None = None
         self._texts = {kind: _Text(**_edges(template, kind)) for kind in ("content", "reasoning")}
         self._end: End = "end"
+        self._first = True  # whether the answer has had no marker yet
+        self._thought_at = 0  # number of parts that the reasoning had when the last part of it began
         self._raw: list[str] = []  # the text of the current call, including its markers
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
@@ -307,6 +311,9 @@ class ResponseParser:
             if continues and (text := self._texts.get(self.kind)) is not None:
                 text.begun, self._skipped = True, self._scanner.held
             self.calls, self.errors = [], []
+            self._first, self._thought_at = True, 0
+            if self._inside is None:
+                self._enter(None)
             self._arriving = ArrivingCalls(make_id)
             if self._inside is not None and self._inside.kind == "tool_call":
                 self._arrived = self._arriving.begin(self._inside.arrives, self._groups.get("name"))
@@ -357,9 +364,24 @@ class ResponseParser:
         If the answer ends inside a call, the call is incomplete ("limit"), or it is no call and an error tells that ("stop"). Its text does
         not become content."""
         self._end, self._scanner.after = end, after
+        events = self._close()
+        if self._calls and self._inside is not None and self._inside.kind == "reasoning":
+            self._look_for_calls("".join(self._texts["reasoning"].parts[self._thought_at :]))
+        return events
+
+    def _close(self) -> list[Event]:
         events = self._read(final=True)
         self._leave(events, "", open_end=True)
         return events
+
+    def _look_for_calls(self, thought: str) -> None:
+        """Adds an error if reasoning without an end contains whole calls. They are no calls of the answer."""
+        inner = ResponseParser(self._template)
+        inner.feed(thought)
+        inner._close()
+        if inner.calls:
+            names = ", ".join(dict.fromkeys(shown(call.name, 80) for call in inner.calls[:10]))
+            self._refuse("the reasoning has no end, so a tool call inside of it is no call of the answer", names)
 
     def _read(self, final: bool) -> list[Event]:
         events: list[Event] = [Event("tool_call", deltas=tuple(self._arrived))] if self._arrived else []
@@ -414,6 +436,7 @@ class ResponseParser:
         if opens is not None and opens.kind == "tool_call":
             self._call_part = len(self._parts)
         self._count(self.kind if opens is None else opens.kind, found.text)
+        self._first = False
         self._leave(events, found.text if self._inside is not None else "", open_end=found.by_end)
         self._enter(opens)
         if opens is not None and opens.kind == "tool_call":
@@ -433,7 +456,9 @@ class ResponseParser:
 
     def _enter(self, inside: Field | None) -> None:
         self._inside = inside
-        self._scanner.watch(self._template.watch(inside, self._calls))
+        if inside is not None and inside.kind == "reasoning":
+            self._thought_at = len(self._texts["reasoning"].parts)
+        self._scanner.watch(self._template.watch(inside, self._calls, self._first))
 
     def _count(self, kind: Kind, text: str) -> None:
         if text:

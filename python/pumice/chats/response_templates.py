@@ -94,6 +94,9 @@ _COMMAND = _shape(
 )
 _COMMAND_CALLS = Written("<|START_ACTION|>%calls%<|END_ACTION|>", keys=("tool_name", "parameters"))
 
+# What may follow a channel's name in a header of harmony without a recipient: the type of the message's text.
+_HARMONY_TYPE = r"[^<=]*(?:<\|constrain\|>[^<=]*)?<\|message\|>"
+
 ROWS: tuple[Row, ...] = (
     Row(
         "gpt-oss (harmony channels)",
@@ -102,12 +105,16 @@ ROWS: tuple[Row, ...] = (
             # This pattern matches all markers except those that open reasoning or a call. So the text between the matched markers becomes
             # content.
             text={
-                "close_pattern": r"(?:<\|end\|>|<\|return\|>)?(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)"
-                r"(?:\s*<\|constrain\|>\w*)?<\|message\|>|<\|end\|>|<\|return\|>|<\|start\|>assistant"
+                "close_pattern": r"(?:<\|end\|>|<\|return\|>)?(?:<\|start\|>assistant)?(?:<\|channel\|>[^\s<=]+" + _HARMONY_TYPE + ")"
+                r"|(?:<\|start\|>assistant)?<\|message\|>|<\|end\|>|<\|return\|>|<\|start\|>assistant"
             },
-            reasoning={"open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>", "close": ["<|end|>", "<|return|>"]},
-            open_pattern=r"(?:<\|start\|>assistant)?(?:<\|channel\|>(?:commentary|analysis))? to=(?:functions\.)?(?P<name>[\w.-]+)\s*"
-            r"(?:<\|channel\|>(?:commentary|analysis))?\s*(?:<\|constrain\|>)?\s*(?:json|code)?\s*<\|message\|>",
+            reasoning={
+                "open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>analysis(?:\s[^<=]*)?(?:<\|constrain\|>[^<=]*)?<\|message\|>",
+                "close": ["<|end|>", "<|return|>"],
+            },
+            # The recipient stands before or behind the channel, and before or behind the type.
+            open_pattern=r"(?:<\|start\|>assistant)?(?:<\|channel\|>(?:commentary|analysis)(?:\s[^<=]*)?)?\sto=(?:functions\.)?"
+            r"(?P<name>[\w.-]+)\s*(?:<\|channel\|>(?:commentary|analysis))?(?:\s[^<=]*)?(?:<\|constrain\|>[^<=]*)?<\|message\|>",
             close=["<|call|>", "<|end|>", "<|return|>"],
             transform=_NAMED,
         ),
