@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SOURCE = 1 << 10  # maximum length of a pattern in characters
-MAX_PROGRAM = 2048  # maximum number of steps of a compiled pattern; the patterns in response_templates.py need at most 153
+MAX_PROGRAM = 2048  # maximum number of steps of a compiled pattern; the patterns in response_templates.py need at most 159
 MAX_DEPTH = 50  # maximum nesting depth of groups
 MAX_FIRST = 24  # re searches for the first characters of a marker, and for at most MAX_FIRST - 1 of them
 MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and thus the most text that a Scanner holds back
