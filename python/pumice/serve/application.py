@@ -26,6 +26,7 @@ _OPENAI: tuple[Path, ...] = (
     Path("POST", "/responses/input_tokens", responses.input_tokens, "openai", responses.fields),
     Path("POST", "/embeddings", embeddings.embed, "openai", embeddings.fields),
     Path("POST", "/rerank", rerank.rerank, "openai", rerank.fields),
+    Path("POST", "/score", rerank.score, "openai", rerank.score_fields),
     Path("GET", "/models", listings.models, "openai"),
     Path("GET", "/models/{name:path}", listings.model, "openai"),
 )
@@ -35,6 +36,9 @@ PATHS: tuple[Path, ...] = (
     Path("POST", "/v1/messages", messages.messages, "anthropic", messages.fields),
     Path("POST", "/v1/messages/count_tokens", messages.count_tokens, "anthropic", messages.count_fields),
     Path("POST", "/v2/rerank", rerank.rerank, "openai", rerank.fields),
+    Path("POST", "/embed", embeddings.tei_embed, "openai", embeddings.tei_fields),
+    Path("POST", "/v1/embed", embeddings.cohere_embed, "openai", embeddings.cohere_fields),
+    Path("POST", "/v2/embed", embeddings.cohere_embed, "openai", embeddings.cohere_fields),
     Path("POST", "/tokenize", token_calls.tokenize, "openai", token_calls.tokenize_fields),
     Path("POST", "/detokenize", token_calls.detokenize, "openai", token_calls.detokenize_fields),
     Path("POST", "/apply-template", token_calls.apply_template, "openai", token_calls.template_fields),

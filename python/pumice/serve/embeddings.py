@@ -1,16 +1,20 @@
-"""POST /v1/embeddings, as https://platform.openai.com/docs/api-reference/embeddings describes it."""
+"""Vectors of texts: POST /v1/embeddings, as https://platform.openai.com/docs/api-reference/embeddings describes it, /embed in the form of
+text-embeddings-inference, and /v1/embed and /v2/embed in Cohere's two forms."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..encode.encoding import Encoded
 from ..model.model import Model
 from .calls import Call, dumped
-from .failures import Refused
+from .failures import Refused, new_id
 from .fields import FLAG, TEXT, Field, Fields
+from .models import Served
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
 
@@ -29,6 +33,17 @@ def truncation_fields(default: str) -> tuple[Field, ...]:
         Field("truncate", values, about, to="truncate", read=truncation),
         Field("truncation", FLAG, "The same.", to="truncate", read=truncation),
     )
+
+
+# Value of input_type -> the method that encodes such texts. The first two are Voyage's, the others Cohere's.
+_ROLES = {
+    "query": "aencode_query",
+    "document": "aencode_document",
+    "search_query": "aencode_query",
+    "search_document": "aencode_document",
+    "classification": "aencode",
+    "clustering": "aencode",
+}
 
 
 def fields(settings: Settings) -> Fields:
@@ -56,7 +71,7 @@ def fields(settings: Settings) -> Fields:
             ),
             Field("encoding_format", {"enum": ["float", "base64"]}, "base64: float32, little-endian."),
             Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
-            Field("input_type", {"enum": ["query", "document"]}, "Uses the model's prompt and route for queries or documents."),
+            Field("input_type", {"enum": [*_ROLES]}, "Uses the model's prompt and route for queries or documents."),
             Field("prompt_name", TEXT, "The name of one of the model's prompts.", to="prompt_name", idle=("",)),
             *truncation_fields("it is an error"),
         ),
@@ -67,6 +82,43 @@ def fields(settings: Settings) -> Fields:
             "add_special_tokens": "a model's special tokens are a part of its vectors",
         },
         idle={"output_dtype": ("float",), "add_special_tokens": (True,)},
+    )
+
+
+def tei_fields(settings: Settings) -> Fields:
+    """Returns the table of the fields of /embed."""
+    several = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": settings.max_inputs}
+    return Fields(
+        (
+            MODEL,
+            Field("inputs", {"anyOf": [TEXT, several]}, "A text or texts.", needed=True),
+            Field("normalize", FLAG, "Whether vectors have the length 1. Without it, as the model's files say.", to="normalize"),
+            Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
+            Field("prompt_name", TEXT, "The name of one of the model's prompts.", to="prompt_name", idle=("",)),
+            *truncation_fields("it is an error"),
+        ),
+        refused={"truncation_direction": "the end of a text is cut"},
+        idle={"truncation_direction": ("Right", "right")},
+    )
+
+
+def cohere_fields(settings: Settings) -> Fields:
+    """Returns the table of the fields of /v1/embed and /v2/embed."""
+    return Fields(
+        (
+            MODEL,
+            Field("texts", {"type": "array", "items": TEXT, "minItems": 1, "maxItems": settings.max_inputs}, "Texts.", needed=True),
+            Field("input_type", {"enum": [*_ROLES]}, "Uses the model's prompt and route for queries or documents."),
+            Field(
+                "embedding_types",
+                {"type": "array", "items": {"enum": ["float", "base64"]}, "minItems": 1},
+                "The forms of the vectors. base64: float32, little-endian.",
+            ),
+            Field("output_dimension", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
+            *truncation_fields("it is cut"),
+        ),
+        inert=(*INERT, "priority"),
+        refused={"images": "this server reads text only", "inputs": "send texts", "max_tokens": "a text is cut at the model's own limit"},
     )
 
 
@@ -94,37 +146,83 @@ def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
     return [model.detokenize(row) for row in rows]
 
 
+def check_one_vector(served: Served) -> None:
+    """Raises Refused (400) if a model makes several vectors of a text."""
+    assert served.model is not None
+    if served.model._info.get("similarity") in _OF_TOKENS:
+        raise Refused(
+            400, f"{served.name!r} makes a vector of each token; this endpoint needs one vector a text. See /v1/rerank", param="model"
+        )
+
+
+async def _encoded(call: Call, served: Served, texts: list[str], role: str | None, keywords: Mapping[str, Any]) -> Encoded:
+    """Returns the vectors of texts, and how many tokens each has. role: a value of input_type, or None. Counts the texts."""
+    check_one_vector(served)
+    found: Encoded = await getattr(served.model, _ROLES.get(role or "", "aencode"))(texts, details=True, **keywords)
+    call.begun = True
+    call.count_texts(len(texts), int(found.tokens.sum()))
+    return found
+
+
+async def _send(call: Call, found: Encoded, answer: Callable[[], Any]) -> None:
+    """Sends an answer that has vectors."""
+    body = dumped(answer()) if found.vectors.size <= NUMBERS_IN_PLACE else await call.server.aside(lambda: dumped(answer()))
+    await call.send(body, kind="application/json")
+
+
 async def embed(call: Call) -> None:
-    """Answers a request."""
+    """Gives the vectors of texts."""
     read = await call.read()
     async with call.using(read) as served:
-        model = served.model
-        assert model is not None
-        if model._info.get("similarity") in _OF_TOKENS:
-            raise Refused(
-                400, f"{served.name!r} makes a vector of each token; this endpoint answers one vector a text. See /v1/rerank", param="model"
-            )
-        texts = await call.translated(_texts, read["input"], model, call.server.settings)
-        encode = {"query": model.aencode_query, "document": model.aencode_document}.get(read["input_type"], model.aencode)
-        found = await encode(texts, details=True, **{"truncate": "error", **read.keywords})
-        call.begun = True
+        assert served.model is not None
+        texts = await call.translated(_texts, read["input"], served.model, call.server.settings)
+        found = await _encoded(call, served, texts, read["input_type"], {"truncate": "error", **read.keywords})
         tokens = int(found.tokens.sum())
-        call.count_texts(len(texts), tokens)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         head: dict[str, Any] = {"object": "list", "model": served.name, "usage": usage, "pumice": {"ignored": read.ignored}}
         if found.cut.any():
             head["pumice"] |= {"cut_texts": int((found.cut > 0).sum()), "cut_tokens": int(found.cut.sum())}
+        await _send(call, found, lambda: {**head, "data": _data(found.vectors, read["encoding_format"] == "base64")})
 
-        def written() -> bytes:
-            return dumped({**head, "data": _data(found.vectors, read["encoding_format"] == "base64")})
 
-        body = written() if found.vectors.size <= NUMBERS_IN_PLACE else await call.server.aside(written)
-        await call.send(body, kind="application/json")
+async def tei_embed(call: Call) -> None:
+    """Gives the vectors of texts as a list of lists of numbers, as text-embeddings-inference does."""
+    read = await call.read()
+    async with call.using(read) as served:
+        texts = [read["inputs"]] if isinstance(read["inputs"], str) else read["inputs"]
+        found = await _encoded(call, served, texts, None, {"truncate": "error", **read.keywords})
+        await _send(call, found, lambda: list(np.ascontiguousarray(found.vectors, "<f4")))
+
+
+async def cohere_embed(call: Call) -> None:
+    """Gives the vectors of texts in Cohere's form. In that of its first version, which names no types, they are one list."""
+    read = await call.read()
+    async with call.using(read) as served:
+        texts, kinds = read["texts"], read["embedding_types"]
+        found = await _encoded(call, served, texts, read["input_type"], read.keywords)
+        first = call.scope["path"].startswith("/v1/")
+        meta: dict[str, Any] = {
+            "api_version": {"version": "1" if first else "2"},
+            "billed_units": {"input_tokens": int(found.tokens.sum())},
+        }
+        if found.cut.any():
+            meta["warnings"] = [f"{int((found.cut > 0).sum())} texts were cut, by {int(found.cut.sum())} tokens in all"]
+        head = {"id": new_id("embed-"), "texts": texts, "meta": meta, "pumice": {"ignored": read.ignored}}
+
+        def answer() -> dict[str, Any]:
+            rows = {kind: _rows(found.vectors, kind == "base64") for kind in kinds or ("float",)}
+            if first and kinds is None:
+                return {**head, "embeddings": rows["float"], "response_type": "embeddings_floats"}
+            return {**head, "embeddings": rows, "response_type": "embeddings_by_type"}
+
+        await _send(call, found, answer)
+
+
+def _rows(vectors: Any, packed: bool) -> list[Any]:
+    """Returns the vectors as rows of float32, or their bytes in base64."""
+    rows = np.ascontiguousarray(vectors, "<f4")
+    return [base64.b64encode(row.tobytes()).decode() for row in rows] if packed else list(rows)
 
 
 def _data(vectors: Any, packed: bool) -> list[dict[str, Any]]:
-    rows = np.ascontiguousarray(vectors, "<f4")
-    return [
-        {"object": "embedding", "index": i, "embedding": base64.b64encode(row.tobytes()).decode() if packed else row}
-        for i, row in enumerate(rows)
-    ]
+    return [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(_rows(vectors, packed))]
