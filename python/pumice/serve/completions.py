@@ -15,7 +15,7 @@ from .calls import Call
 from .chat_completions import DONE, cut_of, event_of, failed
 from .conversations import finish_of, grammar_of
 from .failures import Refused, new_id
-from .fields import FLAG, INTEGER, TEXT, Field, Fields
+from .fields import FLAG, INTEGER, TEXT, Field, Fields, Read
 from .sampling_fields import GRAMMAR, IDLE, INERT, LACKING, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
 from .settings import Settings
 
@@ -34,7 +34,11 @@ def fields(settings: Settings) -> Fields:
             MODEL,
             Field("prompt", prompt, "A text, token ids, or a list of these.", needed=True),
             STREAM,
-            STREAM_OPTIONS,
+            Field(
+                STREAM_OPTIONS.name,
+                {**STREAM_OPTIONS.schema, "properties": {**STREAM_OPTIONS.schema["properties"], "continuous_usage_stats": FLAG}},
+                f"{STREAM_OPTIONS.about} continuous_usage_stats, together with it: each event has those so far.",
+            ),
             Field(
                 "max_tokens",
                 {"type": "integer", "minimum": -1},
@@ -47,6 +51,17 @@ def fields(settings: Settings) -> Fields:
             ),
             Field("echo", FLAG, "True: the answer's text begins with the prompt."),
             Field("best_of", INTEGER, "Must equal n."),
+            Field(
+                "truncate_prompt_tokens",
+                {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": [NO_LIMIT]}]},
+                "Only so many last tokens of a prompt are kept. -1: what fits into the context. pumice.cut_tokens says how many were cut.",
+            ),
+            Field("return_token_ids", FLAG, "True: choices have prompt_token_ids and token_ids."),
+            Field(
+                "prompt_logprobs",
+                {"type": "integer", "minimum": 0, "maximum": 20},
+                "Choices have the log-probabilities of the prompt's tokens, and of so many likeliest ones, in vLLM's form.",
+            ),
             STRUCTURED,
             GRAMMAR,
         ),
@@ -66,6 +81,73 @@ def _prompts(given: Any) -> list[Any]:
     return prompts
 
 
+class _Asked:
+    """A checked request.
+
+    prompts: texts, or ids (T,). ids: the ids of each prompt, or an empty list if nothing needs them. most: maximum number of new tokens.
+    cut: number of tokens that truncate_prompt_tokens has cut off. extras: for each prompt, further entries of its choices."""
+
+    def __init__(self, call: Call, read: Read, model: Model, prompts: list[Any]) -> None:
+        self.call, self.read, self.model, self.prompts = call, read, model, prompts
+        self.n, self.echo, self.top = read.get("n", 1), bool(read["echo"]), read["logprobs"]
+        self.context = int(model._info["n_ctx"])
+        self.most = read.get("max_tokens", OPENAI_TOKENS)
+        if self.most == NO_LIMIT:
+            self.most = self.context
+        self.ids: list[Any] = []
+        self.cut = 0
+        self.extras: list[dict[str, Any]] = [{} for _ in prompts]
+        self._check()
+
+    def _check(self) -> None:
+        read, settings, count = self.read, self.call.server.settings, len(self.prompts)
+        if read.get("best_of", self.n) != self.n:
+            raise Refused(400, "best_of must equal n: answers are not ranked", param="best_of")
+        if count * self.n > settings.max_sequences:
+            message = f"{count} prompts with n={self.n} are more than {settings.max_sequences} answers, the most of a request"
+            raise Refused(400, message, param="prompt")
+        if self.most == 0 and not self.echo:
+            raise Refused(400, "max_tokens: 0 generates nothing; it is taken together with echo", param="max_tokens")
+        for name in ("echo", "prompt_logprobs"):
+            if read["stream"] and read[name] is not None and read[name] is not False:
+                raise Refused(400, f"{name} and stream were both given; it comes whole", param=name)
+
+    async def prepare(self) -> None:
+        """Tokenizes and cuts the prompts where the request needs that, and computes their log-probabilities for `extras`."""
+        read, aside = self.read, self.call.server.aside
+        kept, scored = read["truncate_prompt_tokens"], read["prompt_logprobs"]
+        if self.echo or kept is not None or scored is not None or read["return_token_ids"]:
+            self.ids = await aside(self.model._generator.prompt_ids, self.prompts, ["prompt"] * len(self.prompts))
+        if kept is not None:
+            kept = self.context - 1 if kept == NO_LIMIT else kept
+            self.cut = sum(max(0, len(ids) - kept) for ids in self.ids)
+            self.prompts = [ids[-kept:] if len(ids) > kept else prompt for prompt, ids in zip(self.prompts, self.ids, strict=True)]
+            self.ids = [ids[-kept:] for ids in self.ids]
+        tokens = sum(map(len, self.ids))
+        if scored is not None:
+            _check_logprobs(tokens, 0, scored, self.call.server.settings, "prompt_logprobs")
+        if self.top is not None and not read["stream"]:
+            new = len(self.prompts) * self.n * self.most
+            _check_logprobs(tokens if self.echo else 0, new, self.top, self.call.server.settings, "logprobs")
+        for extra, ids in zip(self.extras, self.ids, strict=False):
+            if read["return_token_ids"]:
+                extra["prompt_token_ids"] = ids
+            if scored is not None:
+                scores = await self.model.ascore(ids, top=scored or None)
+                extra["prompt_logprobs"] = await aside(_prompt_logprobs, self.model, ids, scores, scored)
+
+    def own(self, index: int, ids: Any, first: bool = True) -> dict[str, Any]:
+        """Returns the further entries of the choice with this index. ids: its tokens, or those of a chunk of it. first: whether the entries
+        of its prompt are wanted, which a stream has once."""
+        prompt = self.extras[index // self.n] if first else {}
+        return {**prompt, **({"token_ids": ids} if self.read["return_token_ids"] else {})}
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The entry `pumice` of the answer."""
+        return {"ignored": self.read.ignored, **({"cut_tokens": self.cut} if self.cut else {})}
+
+
 async def complete(call: Call) -> None:
     """Answers a request."""
     read = await call.read()
@@ -73,56 +155,59 @@ async def complete(call: Call) -> None:
         model = served.model
         assert model is not None
         model._need("generate", "generate()")
-        prompts = await call.translated(_prompts, read["prompt"])
-        n, echo, top = read.get("n", 1), bool(read["echo"]), read["logprobs"]
-        if read.get("best_of", n) != n:
-            raise Refused(400, "best_of must equal n: answers are not ranked", param="best_of")
-        if len(prompts) * n > call.server.settings.max_sequences:
-            most = call.server.settings.max_sequences
-            raise Refused(400, f"{len(prompts)} prompts with n={n} are more than {most} answers, the most of a request", param="prompt")
-        head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": served.name}
-        most = read.get("max_tokens", OPENAI_TOKENS)
-        if most == NO_LIMIT:
-            most = int(model._info["n_ctx"])
-        if most == 0 and not echo:
-            raise Refused(400, "max_tokens: 0 generates nothing; it is taken together with echo", param="max_tokens")
-        if echo and read["stream"]:
-            raise Refused(400, "echo and stream were both given; an echo comes whole", param="echo")
+        asked = _Asked(call, read, model, await call.translated(_prompts, read["prompt"]))
         form = await call.translated(grammar_of, read)
-        ids = await call.server.aside(model._generator.prompt_ids, prompts, ["prompt"] * len(prompts)) if echo else []
-        if top is not None and not read["stream"]:
-            _check_logprobs(sum(map(len, ids)), len(prompts) * n * most, top, call.server.settings)
-        echoed: list[_Echo | None] = [None] * len(prompts)
-        if echo:
-            echoed = [await _echo(call, model, prompt, its, top) for prompt, its in zip(prompts, ids, strict=True)]
-        if most == 0:
-            await call.answer(
-                {
-                    **head,
-                    "choices": [{"index": i, **said.choice("length")} for i, said in enumerate(echoed) if said],
-                    "usage": _usage(echoed),
-                    "pumice": {"ignored": read.ignored},
-                }
-            )
+        await asked.prepare()
+        head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": served.name}
+        echoed: list[_Echo | None] = [None] * len(asked.prompts)
+        if asked.echo:
+            each_prompt = zip(asked.prompts, asked.ids, strict=True)
+            echoed = [await _echo(call, model, prompt, ids, asked.top) for prompt, ids in each_prompt]
+        if asked.most == 0:
+            choices = [
+                {"index": i, **said.choice("length"), **asked.own(i * asked.n, [])} for i, said in enumerate(echoed) if said is not None
+            ]
+            await call.answer({**head, "choices": choices, "usage": _usage(echoed), "pumice": asked.report})
             return
-        options = {name: value for name, value in read.keywords.items() if name != "grammar"} | {"max_new_tokens": most}
+        options = {name: value for name, value in read.keywords.items() if name != "grammar"} | {"max_new_tokens": asked.most}
         if form is not None:
             options["grammar"] = form
-        if top is not None:
-            options["logprobs"] = top or True
-        stream = model.astream(prompts if len(prompts) > 1 else prompts[0], **{**call.sampling, **options})
+        if asked.top is not None:
+            options["logprobs"] = asked.top or True
+        prompts = asked.prompts if len(asked.prompts) > 1 else asked.prompts[0]
+        stream = model.astream(prompts, **{**call.sampling, **options})
         await stream.begin()
         call.admitted(stream)
         if read["stream"]:
-            usage = bool((read["stream_options"] or {}).get("include_usage"))
-            await _stream(call, model, stream, head, usage, read.ignored)
+            await _stream(asked, stream, head)
             return
         async with stream:
             async for chunk in stream:
                 call.count(chunk)
         found = stream.result if isinstance(stream.result, list) else [stream.result]
-        choices = await call.server.aside(lambda: [_choice(i, each, model, echoed[i // n]) for i, each in enumerate(found)])
-        await call.answer({**head, "choices": choices, "usage": usage_of(found, n), "pumice": {"ignored": read.ignored}})
+        choices = await call.server.aside(
+            lambda: [{**_choice(i, each, model, echoed[i // asked.n]), **asked.own(i, each.ids)} for i, each in enumerate(found)]
+        )
+        await call.answer({**head, "choices": choices, "usage": usage_of(found, asked.n), "pumice": asked.report})
+
+
+def _prompt_logprobs(model: Model, ids: Any, scores: Any, top: int) -> list[Any]:
+    """Returns the log-probabilities of a prompt's tokens in vLLM's form: for each token a dict, token id -> log-probability, rank and text.
+    The first token has none. The rank of a token that is not among the likeliest ones is not known, and null."""
+    chances = scores.logprobs if top else scores
+    likeliest = list(zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)) if top else [([], [])] * len(chances)
+    found: list[Any] = [None]
+    for token, own, (others, theirs) in zip(ids[1:].tolist(), chances.tolist(), likeliest, strict=True):
+        entries: dict[int, tuple[float, int | None]] = {token: (own, None)}
+        entries |= {other: (chance, rank) for rank, (other, chance) in enumerate(zip(others, theirs, strict=True), 1)}
+        texts = model.token_bytes(list(entries))
+        found.append(
+            {
+                str(other): {"logprob": max(chance, LEAST), "rank": rank, "decoded_token": token_text(text)}
+                for (other, (chance, rank)), text in zip(entries.items(), texts, strict=True)
+            }
+        )
+    return found
 
 
 def usage_of(found: Sequence[Generation], n: int) -> dict[str, Any]:
@@ -153,17 +238,17 @@ def _usage(echoed: Sequence[_Echo | None]) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
 
 
-def _check_logprobs(echoed: int, new: int, top: int, settings: Settings) -> None:
+def _check_logprobs(echoed: int, new: int, top: int, settings: Settings, field: str) -> None:
     """Raises Refused (400) if an answer could have more log-probabilities than fit into the server's memory. echoed: number of tokens of
-    the prompts that are echoed. new: maximum number of generated tokens."""
+    the prompts that are echoed. new: maximum number of generated tokens. field: the field that asks for them."""
     most, count = settings.max_logprobs, (echoed + new) * (top + 1)
     if count > most:
         raise Refused(
             400,
-            f"logprobs: {echoed} tokens of echoed prompts and up to {new} new ones, with the log-probabilities of {top} likeliest tokens "
+            f"{field}: {echoed} tokens of echoed prompts and up to {new} new ones, with the log-probabilities of {top} likeliest tokens "
             f"beside their own, make {count} log-probabilities; at most {most} are given at once. Send fewer prompts in a request, or ask "
             f"for fewer likeliest tokens, fewer answers or a smaller max_tokens",
-            param="logprobs",
+            param=field,
         )
 
 
@@ -248,12 +333,18 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
     }
 
 
-async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool, ignored: Sequence[str]) -> None:
+async def _stream(asked: _Asked, stream: Any, head: dict[str, Any]) -> None:
+    call, model, report = asked.call, asked.model, asked.report
+    options = asked.read["stream_options"] or {}
+    usage = bool(options.get("include_usage"))
+    steadily = usage and bool(options.get("continuous_usage_stats"))
     more: dict[str, Any] = {"usage": None} if usage else {}
-    # The ignored fields are reported in the first event, or in the event with the usage if there is one.
-    told: dict[str, Any] = {"pumice": {"ignored": ignored}} if ignored and not usage else {}
+    # What was ignored or cut is reported in the first event, or in the event with the usage if there is one.
+    told: dict[str, Any] = {"pumice": report} if (report["ignored"] or asked.cut) and not usage else {}
     # Sequence -> number of characters of the tokens that were sent. A chunk may have text whose tokens come with the next one.
     lengths: dict[int, int] = {}
+    begun: set[int] = set()  # the sequences of which a chunk was sent
+    new = 0
     async with stream, call.events(failed) as out:
         async for chunk in stream:
             logprobs = None
@@ -261,18 +352,22 @@ async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], u
                 start = lengths.get(chunk.index, 0)
                 logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, chunk.pieces, start)
                 lengths[chunk.index] = start + sum(map(len, chunk.pieces))
-            finish = finish_of(chunk.finish_reason, False)
             choice = {
                 "index": chunk.index,
                 "text": chunk.text,
                 "logprobs": logprobs,
-                "finish_reason": finish,
+                "finish_reason": finish_of(chunk.finish_reason, False),
                 **cut_of(chunk.reasoning_cut),
+                **asked.own(chunk.index, chunk.ids, first=chunk.index not in begun),
             }
+            begun.add(chunk.index)
             call.count(chunk)
+            new += len(chunk.ids)
+            if steadily:
+                prompt = sum(stream.prompt_tokens)
+                more = {"usage": {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}}
             await out.send(event_of({**head, "choices": [choice], **more, **told}))
             told = {}
         found = stream.result if isinstance(stream.result, list) else [stream.result]
-        report = {"usage": usage_of(found, found[0].params.n), "pumice": {"ignored": ignored}}
-        last = event_of({**head, "choices": [], **report}) if usage else b""
+        last = event_of({**head, "choices": [], "usage": usage_of(found, asked.n), "pumice": report}) if usage else b""
         await out.send(last + DONE)

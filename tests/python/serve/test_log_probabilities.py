@@ -107,3 +107,79 @@ def test_pieces_of_a_prompt_are_its_text(smollm2: pumice.Model, gemma3: pumice.M
             assert "".join(prompt_pieces(model, prompt, ids)) == prompt
     ids = smollm2.tokenize("🪨")[:-1]
     assert "".join(prompt_pieces(smollm2, ids, ids)) == smollm2.detokenize(ids)
+
+
+@pytest.mark.parametrize("top", [0, 2])
+def test_log_probabilities_of_a_prompt(smollm2: pumice.Model, top: int) -> None:
+    prompts, n = ["Pumice is a stone.", PUMICE], 2
+    found = post(smollm2, {"prompt": prompts, "prompt_logprobs": top, "n": n, "max_tokens": 1, "return_token_ids": True}).json["choices"]
+    for i, choice in enumerate(found):
+        ids = smollm2.tokenize(prompts[i // n])
+        first, *rest = choice["prompt_logprobs"]
+        assert first is None and choice["prompt_token_ids"] == ids.tolist() and len(choice["token_ids"]) == 1
+        own = [each[str(token)]["logprob"] for each, token in zip(rest, ids[1:].tolist(), strict=True)]
+        assert np.allclose(own, smollm2.score(ids), atol=1e-3)
+        for each in rest:
+            ranked = sorted((entry["rank"], entry["logprob"]) for entry in each.values() if entry["rank"] is not None)
+            assert [rank for rank, _ in ranked] == list(range(1, top + 1)) and top <= len(each) <= top + 1
+            assert [chance for _, chance in ranked] == sorted((chance for _, chance in ranked), reverse=True)
+
+
+def test_ids_of_a_stream(smollm2: pumice.Model) -> None:
+    body = {"prompt": ["One, two,", "A"], "max_tokens": 6, "return_token_ids": True}
+    whole = post(smollm2, body).json["choices"]
+    joined: list[list[int]] = [[], []]
+    begun: list[Any] = [None, None]
+    for event in post(smollm2, {**body, "stream": True}).events[:-1]:
+        choice = event["choices"][0]
+        assert ("prompt_token_ids" in choice) == (begun[choice["index"]] is None)
+        begun[choice["index"]] = begun[choice["index"]] or choice["prompt_token_ids"]
+        joined[choice["index"]] += choice["token_ids"]
+    assert joined == [each["token_ids"] for each in whole] and begun == [each["prompt_token_ids"] for each in whole]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompts_that_are_cut(smollm2: pumice.Model, stream: bool) -> None:
+    long = "One, two, three, four, five,"
+    ids = smollm2.tokenize(long)
+    body = {"prompt": [long, ids.tolist(), "a"], "truncate_prompt_tokens": 4, "max_tokens": 3, "return_token_ids": True, "stream": stream}
+    found = post(smollm2, body)
+    events = found.events[:-1] if stream else [found.json]
+    assert events[0]["pumice"]["cut_tokens"] == 2 * (len(ids) - 4)
+    given = {c["index"]: c["prompt_token_ids"] for event in events for c in event["choices"] if "prompt_token_ids" in c}
+    assert given == {0: ids[-4:].tolist(), 1: ids[-4:].tolist(), 2: smollm2.tokenize("a").tolist()}
+    fits = post(smollm2, {"prompt": "stone " * 9000, "truncate_prompt_tokens": -1, "max_tokens": 0, "echo": True}).json
+    assert fits["usage"]["prompt_tokens"] == smollm2.info["n_ctx"] - 1
+    assert "cut_tokens" not in post(smollm2, {"prompt": "a", "truncate_prompt_tokens": 4, "max_tokens": 1}).json["pumice"]
+
+
+def test_usage_of_each_event(smollm2: pumice.Model) -> None:
+    body = {"prompt": "One, two,", "max_tokens": 5, "stream": True}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = post(smollm2, {**body, "stream_options": options}).events[:-1]
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts) and counts[-1] == 5 and all(each["usage"]["prompt_tokens"] == 4 for each in events)
+    assert post(smollm2, {**body, "stream_options": {"include_usage": True}}).events[0]["usage"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"stream": True, "prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"stream": True, "echo": True}, "echo"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+    ],
+)
+def test_what_is_refused(smollm2: pumice.Model, change: dict[str, Any], param: str) -> None:
+    found = post(smollm2, {"prompt": "a", **change})
+    assert found.status == 400 and found.error["param"] == param, found.body
+
+
+def test_log_probabilities_of_prompts_have_a_most(smollm2: pumice.Model) -> None:
+    body = {"prompt": "Pumice is a stone.", "max_tokens": 1, "prompt_logprobs": 1}
+    count = 2 * smollm2.count_tokens(body["prompt"])
+    for most, status in ((count, 200), (count - 1, 400)):
+        found = with_server({"chat": smollm2}, lambda client: client.post(PATH, body), max_logprobs=most)
+        assert found.status == status and (status == 200 or found.error["param"] == "prompt_logprobs")
