@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from jinja2 import filters, nodes, runtime
 from jinja2.exceptions import SecurityError
-from markupsafe import escape
+from markupsafe import Markup, escape
 
 from .template_meter import MAX_CASED, MAX_ITEMS, MAX_REGEX_TEXT, MAX_WIDTH, MAX_WORK, Stop, current_meter
 
@@ -75,7 +75,8 @@ def _check_format(text: str, mark: str, values: Iterable[Any]) -> None:
     """Checks the size of a formatted text before it is made, because formatting can repeat values and pad them."""
     if re.search(r"\d{4}|\*|\{[^{}]+\{", text.replace("{{", "")) and mark in text:
         raise Stop("a format has a width that is too large")
-    total = sum(16 + (len(v) if isinstance(v, str) else len(current_meter().text(v))) for v in values)
+    escaped = 6 if isinstance(text, Markup) else 1  # a Markup escapes what is put into it
+    total = sum(16 + escaped * (len(v) if isinstance(v, str) else len(current_meter().text(v))) for v in values)
     current_meter().room(len(text) + text.count(mark) * (total + 1000), "a formatted text")
 
 
@@ -125,6 +126,12 @@ def _check_width(text: str, width: Any = 0, *_: Any) -> None:
         raise Stop(f"a width is over {MAX_WIDTH}")
 
 
+def _check_tabs(text: str, tabsize: Any = 8, *_: Any) -> None:
+    _check_width(text, tabsize)
+    if isinstance(tabsize, int):
+        current_meter().room(len(text) + text.count("\t") * max(tabsize, 0), "a text without tabs")
+
+
 STRING_METHODS: dict[str, Callable[..., None] | None] = {
     **dict.fromkeys(
         _words(
@@ -139,11 +146,17 @@ STRING_METHODS: dict[str, Callable[..., None] | None] = {
     **dict.fromkeys(["split", "splitlines"], _check_split),
     "rsplit": _check_rsplit,
     **dict.fromkeys(["center", "ljust", "rjust", "zfill"], _check_width),
+    "expandtabs": _check_tabs,
 }
+# Methods that a template may call. Those that make bytes (encode, to_bytes), belong to a class (fromkeys, maketrans, from_bytes) or change
+# their object (append, update) are not among them.
 METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (str, frozenset(STRING_METHODS)),
+    (int, frozenset(_words("as_integer_ratio bit_count bit_length conjugate denominator imag is_integer numerator real"))),
+    (float, frozenset(_words("as_integer_ratio conjugate hex imag is_integer real"))),
     (dict, frozenset({"get", "items", "keys", "values", "copy"})),
     ((list, tuple), frozenset({"count", "index", "copy"})),
+    (range, frozenset({"count", "index", "start", "step", "stop"})),
     (
         runtime.LoopContext,
         frozenset(_words("index index0 revindex revindex0 first last length depth depth0 previtem nextitem cycle changed")),
@@ -198,6 +211,11 @@ def metered(items: Any) -> Iterator[Any]:
         yield item
 
 
+def _soft(value: Any) -> str:
+    """Returns a value as text. A text stays as it is, so that a text marked as safe stays marked, as in Jinja."""
+    return value if isinstance(value, str) else current_meter().text(value)
+
+
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
     """Replaces Jinja's tojson. As in transformers, HTML is not escaped, and non-ASCII characters are left unchanged."""
     current_meter().weigh(value)
@@ -238,16 +256,14 @@ def _replace(text: Any, old: Any, new: Any, count: int = -1) -> str:
 
 @jinja2.pass_environment
 def _sum(environment: jinja2.Environment, items: Any, attribute: Any = None, start: Any = 0) -> Any:
-    total = start
-    for item in metered(items):
-        if attribute is not None:
-            item = environment.getitem(item, attribute)
-        total = add(total, item)
-    return total
+    if isinstance(start, str):
+        raise TypeError("sum takes no texts; join does")
+    of = filters.make_attrgetter(environment, attribute)
+    return functools.reduce(add, map(of, metered(items)), start)
 
 
-def _round(value: float, precision: int = 0, method: str = "common") -> float:
-    if not isinstance(precision, int) or abs(precision) > 30:
+def _round(value: float, precision: Any = 0, method: str = "common") -> float:
+    if isinstance(precision, int) and abs(precision) > 30:
         raise Stop("round has a precision over 30")
     return filters.do_round(value, precision, method)  # type: ignore[arg-type]
 
@@ -262,7 +278,7 @@ _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at which s
 
 
 def _indent(text: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
-    text = current_meter().text(text)
+    text = text + ""  # raises the error that Jinja's filter raises for a value that is no text
     size = width if isinstance(width, int) else len(current_meter().text(width))
     _check_width(text, size)
     lines = 1 + sum(text.count(feed) for feed in _LINE_ENDS)
@@ -273,22 +289,19 @@ def _indent(text: Any, width: Any = 4, first: bool = False, blank: bool = False)
 
 
 @jinja2.pass_eval_context
-def _join(context: nodes.EvalContext, items: Any, separator: str = "", attribute: Any = None) -> str:
-    parts = list(metered(items))
-    if attribute is not None:
-        key = int(attribute) if isinstance(attribute, str) and attribute.isdigit() and len(attribute) < 9 else attribute
-        parts = [context.environment.getitem(part, key) for part in parts]
+def _join(context: nodes.EvalContext, items: Any, d: Any = "", attribute: Any = None) -> str:
+    parts = list(map(filters.make_attrgetter(context.environment, attribute), metered(items)))
     size = 0
     for part in parts:
         size += len(current_meter().text(part))
         current_meter().room(size, "a join")
-    between = current_meter().text(separator)
+    between = current_meter().text(d)
     current_meter().room(size + len(between) * len(parts), "a join")
     return filters.sync_do_join(context, parts, between)
 
 
 def _format(text: Any, *args: Any, **kwargs: Any) -> str:
-    pattern = current_meter().text(text)
+    pattern = _soft(text)
     _check_format(pattern, "%", (*args, *kwargs.values()))
     return filters.do_format(pattern, *args, **kwargs)
 
@@ -302,7 +315,7 @@ def _case(name: str) -> Callable[[Any], str]:
     """Returns a filter that calls the text method `name`, which changes the case."""
 
     def change(text: Any) -> str:
-        whole = current_meter().text(text)
+        whole = _soft(text)
         _check_case(whole)
         return getattr(whole, name)()  # type: ignore[no-any-return]
 
@@ -310,7 +323,7 @@ def _case(name: str) -> Callable[[Any], str]:
 
 
 def _trim(text: Any, chars: str | None = None) -> str:
-    whole = current_meter().text(text)
+    whole = _soft(text)
     _check_work(whole, chars)
     return filters.do_trim(whole, chars)
 
@@ -320,7 +333,34 @@ def _title(text: Any) -> str:
 
 
 def _wordcount(text: Any) -> int:
-    return len(_regex_text(text).split())
+    return filters.do_wordcount(_regex_text(text))
+
+
+def _center(text: Any, width: Any = 80) -> str:
+    whole = _soft(text)
+    _check_width(whole, width)
+    return whole.center(width)
+
+
+def _urlencode(value: Any) -> str:
+    # Each character has up to four bytes, and each byte becomes three characters.
+    current_meter().room(12 * len(current_meter().text(value)), "an address")
+    return filters.do_urlencode(value)
+
+
+def _check_rows(count: Any) -> None:
+    if isinstance(count, int) and count > MAX_ITEMS:
+        raise Stop(f"a list is cut into more than {MAX_ITEMS} pieces")
+
+
+def _batch(items: Any, linecount: Any, fill_with: Any = None) -> list[Any]:
+    _check_rows(linecount)
+    return current_meter().weigh(list(filters.do_batch(metered(items), linecount, fill_with)))  # type: ignore[no-any-return]
+
+
+def _slice(items: Any, slices: Any, fill_with: Any = None) -> list[Any]:
+    _check_rows(slices)
+    return current_meter().weigh(list(metered(filters.sync_do_slice(list(metered(items)), slices, fill_with))))  # type: ignore[no-any-return]
 
 
 def _regex_text(text: Any) -> str:
@@ -331,9 +371,13 @@ def _regex_text(text: Any) -> str:
 
 
 def _escape(text: Any) -> Any:
-    whole = text if isinstance(text, str) else current_meter().text(text)  # Markup is a str, so it is not converted and stays Markup
+    whole = _soft(text)
     current_meter().room(6 * len(whole), "an escaped text")
     return escape(whole)
+
+
+def _forceescape(text: Any) -> Any:
+    return _escape(current_meter().text(text))
 
 
 def _reverse(value: Any) -> Any:
@@ -342,14 +386,15 @@ def _reverse(value: Any) -> Any:
 
 def wrap(function: Callable[..., Any], sequence: bool) -> Callable[..., Any]:
     """Wraps a filter or test so that it calls the meter. If `sequence` is true, each item of the value that is filtered counts as a step.
-    If the result is an iterator, it becomes a list."""
+    A value that is false, such as none, is passed on as it is, because some filters make an empty list of it. If the result is an iterator,
+    it becomes a list."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         meter = current_meter()
         meter.step()
-        if sequence and len(args) > skipped:
+        if sequence and len(args) > skipped and args[skipped]:
             args = (*args[:skipped], metered(args[skipped]), *args[skipped + 1 :])
         result = function(*args, **kwargs)
         return meter.produced(list(result) if isinstance(result, Iterator) else result)
@@ -357,17 +402,19 @@ def wrap(function: Callable[..., Any], sequence: bool) -> Callable[..., Any]:
     return call
 
 
+# Jinja's filters attr, pprint, random, striptags, urlize, wordwrap and xmlattr are left out: they reach attributes by name, give other
+# results each time, or work for longer than the meter can see.
 OVER_VALUES: dict[str, Callable[..., Any]] = {
     **{
         name: filters.FILTERS[name]
         for name in _words(
-            "abs count d default dictsort float items last length safe"
+            "abs count d default dictsort filesizeformat float items last length safe truncate"
         )
     },
     **{name: _case(name) for name in ("capitalize", "lower", "upper")},
-    "string": lambda value: value if isinstance(value, str) else current_meter().text(value), "trim": _trim,
+    "string": _soft, "trim": _trim, "center": _center, "urlencode": _urlencode, "batch": _batch, "slice": _slice,
     "tojson": _tojson, "replace": _replace, "sum": _sum, "round": _round, "int": _int, "indent": _indent, "join": _join, "format": _format,
-    "reverse": _reverse, "title": _title, "wordcount": _wordcount, "escape": _escape, "e": _escape,
+    "reverse": _reverse, "title": _title, "wordcount": _wordcount, "escape": _escape, "e": _escape, "forceescape": _forceescape,
     "from_json": _from_json,
 }  # fmt: skip
 OVER_SEQUENCES = {
