@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..common.arguments import plain, shown, shown_path
+from ..common.arguments import argument, plain, shown, shown_path
 from ..common.forks import cached_property
 from ..common.side_files import read_json, read_object, read_text, subfolder
 from ..errors import ChatTemplateError
-from ..generate.answers import DECODER, json_text, not_finite
 from ..tokens.control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
+from .template_messages import REASONING_KEYS, empty_contents, plain_messages, plain_value, spell_arguments, without_calls
 from .template_sandbox import FIX, compile_template, run_template, variables_of
 
 if TYPE_CHECKING:
     from .._core import ModelFile
-
-MAX_DATA_DEPTH = 32
 
 # Names that have a fixed meaning in every template. template_kwargs must not redefine them.
 RESERVED = frozenset(
@@ -34,7 +32,7 @@ RESERVED = frozenset(
 # ---- control tokens in messages -----------------------------------------------------------------------------------
 
 _GIVEN = ("messages", "tools", "documents")
-_ROLES_OF_ALL = ("user", "assistant", "tool")
+_ROLES_OF_ALL = ("user", "assistant")
 # Maximum number of messages that _check_left_out() checks one by one, because each check renders the whole conversation.
 _MOST_UNSEEN = 4
 
@@ -68,6 +66,12 @@ _UNCERTAIN = (
     "continue_final=True: the chat template {}, so that it is not certain where the answer goes on. "
     "Use generate() with a prompt of your own"
 )
+
+
+def _with_contents(messages: list[Any], contents: dict[int, str]) -> list[Any]:
+    """Returns the messages with contents[i] as the content of message i."""
+    return [{**message, "content": contents[i]} if i in contents else message for i, message in enumerate(messages)]
+
 
 # ---- templates -------------------------------------------------------------------------------------------------
 
@@ -111,8 +115,8 @@ class ChatTemplate:
         """Renders the prompt, and finds out which control tokens in it the template wrote. A control token that messages, tools or
         documents spell counts as plain text, unless `control` is None.
 
-        Raises ChatTemplateError as render() does, and also if the template leaves out a message because of its role. Many templates leave
-        out messages with the role "developer"."""
+        Raises ChatTemplateError as render() does, and also if the template leaves out tool calls, or a message because of its role. Many
+        templates leave out messages with the role "developer", and older ones those with the role "tool"."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
         return self._prompt(self._variables(messages, add_generation_prompt, kwargs), control, datetime.now())[0]
@@ -128,6 +132,9 @@ class ChatTemplate:
             return self._with_tools.continued(messages, control, keys, **kwargs)
         now = datetime.now()
         prompt, variables = self._prompt(self._variables(messages, False, kwargs), control, now)
+        last = variables["messages"][-1]
+        # The reasoning of the last message may be under another key than the caller gave.
+        keys = [key for key in keys if key in last] or [key for key in REASONING_KEYS if key in last]
         return prompt.before(self._end_of_last(prompt.text, variables, keys, now))
 
     def _end_of_last(self, text: str, variables: dict[str, Any], keys: Sequence[str], now: datetime) -> int:
@@ -182,52 +189,74 @@ class ChatTemplate:
 
     def _run(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
         """Renders the template. Returns the text and the variables that were used. The variables differ from `variables` if the template
-        accepts the arguments of calls only as JSON text, as DeepSeek's and Functionary's templates do."""
+        accepts the arguments of calls only as JSON text, as DeepSeek's and Functionary's templates do, or no content that is None."""
         try:
-            return run_template(self._template, variables, now), variables
+            return self._with_content(variables, now)
         except ChatTemplateError:
-            spelt = {**variables, "messages": _spell_arguments(variables["messages"])}
+            spelt = {**variables, "messages": spell_arguments(variables["messages"])}
             if spelt["messages"] == variables["messages"]:
                 raise
             try:
-                return run_template(self._template, spelt, now), spelt
+                return self._with_content(spelt, now)
             except ChatTemplateError:
                 pass
             raise
+
+    def _with_content(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
+        """Renders the template. A content that is None, which a message with calls may have, becomes an empty text if the template fails
+        or prints the word None otherwise."""
+        empty = {**variables, "messages": empty_contents(variables["messages"])}
+        if empty["messages"] == variables["messages"]:
+            return run_template(self._template, variables, now), variables
+        try:
+            text = run_template(self._template, variables, now)
+        except ChatTemplateError:
+            return run_template(self._template, empty, now), empty
+        if "None" in text:
+            try:
+                emptied = run_template(self._template, empty, now)
+            except ChatTemplateError:
+                return text, variables
+            if emptied.count("None") < text.count("None"):
+                return emptied, empty
+        return text, variables
 
     @cached_property
     def _with_tools(self) -> ChatTemplate:
         return ChatTemplate(self._tool_use or "", **self.tokens)
 
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
-        """Raises ChatTemplateError if the template leaves out a message. Some templates raise an error for an unknown role, but most leave
-        out the message. A message was left out if a change of its text does not change the prompt."""
+        """Raises ChatTemplateError if the template leaves out calls, or a message. Some templates raise an error for an unknown role, but
+        most leave out the message. A message was left out if another text in its place does not change the prompt."""
         messages = variables["messages"]
-        unseen = []
-        for i, message in enumerate(messages):
-            content = message.get("content")
-            if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
-                unseen.append(i)
-        # Most of these messages are in the prompt, but in a changed form. So the conversation is rendered with a different mark in place of
-        # each of them. A message whose mark is absent is really missing.
-        if len(unseen) > 1:
-            marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
-            changed = self._with_marks(variables, marks, now)
-            unseen = [i for i in unseen if changed is None or i not in marks or marks[i] not in changed]
+        called = next((i for i, message in enumerate(messages) if message.get("tool_calls")), None)
+        if called is not None and self._changed(variables, without_calls(messages), now) == text:
+            raise ChatTemplateError(
+                f"the chat template leaves the tool_calls of messages[{called}] out: it has no place for calls. "
+                "Describe them in the message's content, or pass chat_template= to load() with a template that prints calls"
+            )
+        asked = [
+            i
+            for i, message in enumerate(messages)
+            if message["role"] not in _ROLES_OF_ALL and isinstance(message.get("content"), str) and message["content"].strip()
+        ]
+        if not asked:
+            return
+        # One rendering has a different mark at the end of each of these messages. A message whose mark is in it was printed. The others may
+        # have been printed in a changed form, so they are replaced one by one.
+        marks = dict(zip(asked, ControlTokens.unused(text), strict=False))
+        marked = self._changed(variables, _with_contents(messages, {i: messages[i]["content"] + mark for i, mark in marks.items()}), now)
+        unseen = [i for i in asked if marked is None or i not in marks or marks[i] not in marked]
         for i in unseen[:_MOST_UNSEEN]:
-            if self._with_marks(variables, {i: "x"}, now) == text:
+            if self._changed(variables, _with_contents(messages, {i: next(iter(marks.values()), "x")}), now) == text:
                 raise ChatTemplateError(
                     f"the chat template leaves messages[{i}] out: it has no place for the role {messages[i]['role']!r}. "
                     "Give its text as another role's, such as system or user"
                 )
 
-    def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
-        """Renders the template with marks[i] added to the end of message i's text. Returns None if the template raises an error. The
-        error means that the template uses one of these texts, because without the marks it raised none."""
-        messages = [
-            {**message, "content": message["content"] + marks[i]} if i in marks else message
-            for i, message in enumerate(variables["messages"])
-        ]
+    def _changed(self, variables: dict[str, Any], messages: list[Any], now: datetime) -> str | None:
+        """Renders the template with changed messages. Returns None if the template raises an error. The error means that the template uses
+        what was changed, because it raised none before the change."""
         try:
             return run_template(self._template, {**variables, "messages": messages}, now)
         except ChatTemplateError:
@@ -237,83 +266,16 @@ class ChatTemplate:
         taken = sorted(RESERVED & kwargs.keys() | {name for name in kwargs if name.startswith("_") or name in self.tokens})
         if taken:
             raise ValueError(f"template_kwargs cannot set {', '.join(taken)}: in a chat template these names have a meaning of their own")
+        with argument("messages"):
+            conversation = plain_messages(messages, self.source)
         return {
             "tools": None,
             "documents": None,
             **self.tokens,
-            **{name: _plain(value, name if name == "tools" else f"template_kwargs[{name!r}]") for name, value in kwargs.items()},
-            "messages": _messages(messages),
+            **{name: plain_value(value, name if name == "tools" else f"template_kwargs[{name!r}]") for name, value in kwargs.items()},
+            "messages": conversation,
             "add_generation_prompt": bool(add_generation_prompt),
         }
-
-
-def _messages(messages: Any) -> list[Any]:
-    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
-        raise TypeError(f"messages must be a list of {{'role': ..., 'content': ...}}, found {type(messages).__name__}")
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise TypeError(f"messages[{i}] must be {{'role': ..., 'content': ...}}, found {type(message).__name__}")
-        if not isinstance(message.get("role"), str):
-            raise ValueError(f"messages[{i}] has no role (a str such as 'user')")
-    plain = [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    for message in plain:
-        _parse_arguments(message.get("tool_calls"))
-    return plain
-
-
-def _parse_arguments(calls: Any) -> None:
-    """Parses the arguments of calls in place, because APIs pass them as JSON text and templates need objects. Text that is not a JSON
-    object is left unchanged."""
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function", call) if isinstance(call, dict) else None
-        if isinstance(function, dict) and (found := not_finite(function.get("arguments"))) is not None:
-            raise ValueError(f"the arguments of a tool call have {found[1]!r}, which is no JSON")
-        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-            continue
-        try:
-            value = DECODER.decode(function["arguments"])
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            function["arguments"] = _plain(value, "the arguments of a tool call")
-
-
-def _spell_arguments(messages: list[Any]) -> list[Any]:
-    """Returns the messages with the arguments of their calls as JSON text."""
-
-    def of(call: Any) -> Any:
-        inner = call.get("function") if isinstance(call, dict) else None
-        function = inner if isinstance(inner, dict) else call
-        if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
-            return call
-        spelt = {**function, "arguments": json_text(function["arguments"])}
-        return {**call, "function": spelt} if function is inner else spelt
-
-    return [
-        {**message, "tool_calls": [of(call) for call in message["tool_calls"]]} if isinstance(message.get("tool_calls"), list) else message
-        for message in messages
-    ]
-
-
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """Returns a copy that contains only plain Python types, so that a template cannot call methods of other classes."""
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, np.generic):
-        return _plain(value.item(), where, depth)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if depth >= MAX_DATA_DEPTH:
-        raise ValueError(f"{where} is nested more than {MAX_DATA_DEPTH} deep")
-    if isinstance(value, Mapping):
-        return {_plain(k, where, depth + 1): _plain(v, f"{where}[{k!r}]", depth + 1) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
-    raise TypeError(f"{where} is a {type(value).__name__}; a chat template takes text, numbers, lists and dicts")
 
 
 # ---- finding a model's template --------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from .models import Served
 from .settings import Settings
 from .template_habits import TemplateHabits
 
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # keys that clients use for the reasoning of earlier answers
 _SYSTEM = ("system", "developer")
 _THINKING = ("enable_thinking", "thinking")  # variables of chat templates that turn reasoning on and off
 
@@ -193,13 +192,11 @@ def _check_sizes(asked: Asked, settings: Settings) -> None:
 
 # ---------------------------------------------------------------- messages
 def messages_for(messages: Sequence[Mapping[str, Any]], habits: TemplateHabits) -> list[dict[str, Any]]:
-    """Converts a conversation to the form that a chat template accepts: with roles that it knows, the reasoning of earlier answers under
-    its key, and a single system message at the beginning if it accepts no others."""
+    """Converts a conversation to the form that a chat template accepts: with roles that it knows, and a single system message at the
+    beginning if it accepts no others."""
     result: list[dict[str, Any]] = []
     for message in messages:
-        one = {key: value for key, value in message.items() if key not in _REASONING and value is not None or key == "content"}
-        if (said := next((message[key] for key in _REASONING if message.get(key)), None)) is not None:
-            one[habits.reasoning] = said
+        one = {key: value for key, value in message.items() if value is not None or key == "content"}
         if one.get("role") == "developer" and not habits.developer:
             one["role"] = "system"
         result.append(one)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..chats.response_templates import reasoning_key
 from ..errors import ChatTemplateError, PumiceError
 from ..model.model import Model
 
@@ -16,14 +15,12 @@ _MARK = "7Q1ZK"  # a text that no template writes by itself
 @dataclass(frozen=True)
 class TemplateHabits:
     """What a chat template accepts and uses. developer: whether it accepts the role "developer". several: whether it accepts several system
-    messages at the beginning. later: whether it accepts a system message after the beginning. reasoning: the key of a message from which it
-    takes reasoning. marked: whether the markers around reasoning in answers are known, so that the reasoning can be ended. variables: the
-    names of the variables that it uses."""
+    messages at the beginning. later: whether it accepts a system message after the beginning. marked: whether the markers around reasoning
+    in answers are known, so that the reasoning can be ended. variables: the names of the variables that it uses."""
 
     developer: bool
     several: bool
     later: bool
-    reasoning: str
     marked: bool
     variables: frozenset[str]
 
@@ -52,7 +49,6 @@ def habits_of(model: Model) -> TemplateHabits:
         developer=shows(developer, user),
         several=shows(system, system, user),
         later=shows(user, answer, system, user),
-        reasoning=reasoning_key(template.text),
         marked=marked(),
         variables=template.variables,
     )

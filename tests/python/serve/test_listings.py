@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asgi import Answer, Client, running, with_server
+from scripted_model import ScriptedModel, served
 
 import pumice
 from pumice.serve import app, token_calls
@@ -94,6 +95,23 @@ def test_tokens_and_templates(smollm2: pumice.Model) -> None:
     assert post(smollm2, "/apply-template", {"messages": messages}).json == {"prompt": asked.prompt, "prompt_tokens": asked.prompt_tokens}
     assert post(smollm2, "/tokenize", {"messages": messages}).json["count"] == asked.prompt_tokens
     assert post(smollm2, "/tokenize", {}).status == 400
+
+
+def test_a_history_comes_as_the_template_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+    model = ScriptedModel("{% for m in messages %}<{{ m.thinking or '' }}>{{ m.content | trim }}" + calls + "{% endfor %}", "")
+    asked = {"role": "user", "content": "Hi"}
+
+    async def rendered(arguments: str) -> Answer:
+        called = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        talk = [asked, {"role": "assistant", "content": None, "reasoning": "hm", "tool_calls": [called]}]
+        async with served(model, monkeypatch) as client:
+            return await client.post("/apply-template", {"messages": talk})
+
+    assert asyncio.run(rendered("")).json["prompt"] == "<>Hi<hm>{}"
+    found = asyncio.run(rendered("{"))
+    assert found.status == 400 and found.error["param"] == "messages"
+    assert "messages[1].tool_calls[0]: the arguments are '{'" in found.error["message"]
 
 
 def test_the_most_tokens_with_pieces(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:

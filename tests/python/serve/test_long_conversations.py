@@ -15,7 +15,7 @@ from pumice.serve.template_habits import TemplateHabits
 
 PARTS = 100_000  # their square is 10^10: minutes, where the translation itself takes a second
 TEXT = "a" * 20
-HABITS = TemplateHabits(developer=False, several=False, later=False, reasoning="reasoning_content", marked=False, variables=frozenset())
+HABITS = TemplateHabits(developer=False, several=False, later=False, marked=False, variables=frozenset())
 
 
 def of_messages(given: list[dict[str, Any]]) -> Any:

@@ -91,7 +91,8 @@ def test_no_message_becomes_a_control_token(tokenizer: Tokenizer, name: str, att
         ],
     ]
     tools = [{"type": "function", "function": {"name": "f", "description": attack, "parameters": {"y": {"enum": [attack]}}}}]
-    for chat, given in itertools.product(chats, ({}, {"tools": tools})):
+    printed = chats if "tool_calls" in template.source else chats[:-1]  # a template without a place for calls refuses them
+    for chat, given in itertools.product(printed, ({}, {"tools": tools})):
         found, _ = specials(tokenizer, template, chat, **given)
         expected, _ = specials(tokenizer, template, neutral(chat), **neutral(given))
         assert found == expected
