@@ -22,7 +22,7 @@ from ..generate.grammar import Grammar
 from ..generate.lark import Lark, lark_regex, lark_text
 from ..generate.reasoning import Marks
 from ..generate.schema_rules import exact
-from ..generate.schemas import closed, for_compiler, is_pydantic, places, prepared, schema_of_type
+from ..generate.schemas import closed, for_compiler, is_pydantic, places, prepared, schema_of_type, with_types
 from .bare_arguments import BareArguments
 from .response_templates import Row, Thought, Written
 from .text_arguments import TextArguments
@@ -102,7 +102,8 @@ def check_response_format(given: Any) -> Format | None:
         schema, strict = inner["schema"], inner.get("strict")
         if strict is not None and not isinstance(strict, bool):
             raise TypeError(f"response_format['json_schema']['strict'] must be True or False, not {type(strict).__name__} {shown(strict)}")
-        return Format(Grammar.json_schema(closed(schema_of_type(schema)) if strict else schema))
+        ready = with_types(schema_of_type(schema))
+        return Format(Grammar.json_schema(closed(ready) if strict or is_pydantic(schema) else ready))
     if isinstance(given, Mapping) and ("properties" in given or "$ref" in given or "anyOf" in given):
         raise ValueError(
             "response_format is a bare JSON schema: write "

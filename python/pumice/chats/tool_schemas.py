@@ -12,12 +12,12 @@ import sys
 import types
 import typing
 from collections import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..common.arguments import shown
 from ..generate.answers import DECODER, not_finite
-from ..generate.schemas import referred
+from ..generate.schemas import implied_types, referred
 
 MOST_TOOLS = 1024
 
@@ -331,12 +331,9 @@ def _entries(text: str) -> dict[str, str]:
 
 def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
     """Converts arguments that a model wrote as text to the types in the tool's schema. A text that fits no type stays a string."""
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(properties, Mapping):
-        return dict(arguments)
     result = {}
     for name, value in arguments.items():
-        known, listed = _types(properties.get(name), schema)
+        known, listed = _types({"anyOf": list(_of_argument(name, schema, schema))}, schema)
         if isinstance(value, list) and "array" not in known:  # the model wrote the same parameter several times
             result[name] = [_as(item, known, listed) for item in value]
         else:
@@ -344,19 +341,43 @@ def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
     return result
 
 
+_BRANCHES = ("anyOf", "oneOf", "allOf")
+_MOST_DEPTH = 8  # maximum number of branches and references inside each other that are followed
+
+
+def _branches(schema: Mapping[str, Any], root: Any) -> Iterator[Any]:
+    """Yields the schemas that a schema joins (anyOf, oneOf, allOf), and the one to which it refers."""
+    for word in _BRANCHES:
+        if isinstance(branches := schema.get(word), Sequence):
+            yield from branches
+    yield referred(root, schema)
+
+
+def _of_argument(name: str, schema: Any, root: Any, depth: int = 0) -> Iterator[Any]:
+    """Yields the schemas that an object's schema has for one of its keys."""
+    if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+        return
+    if isinstance(properties := schema.get("properties"), Mapping) and name in properties:
+        yield properties[name]
+    else:
+        yield schema.get("additionalProperties")
+    for inner in _branches(schema, root):
+        yield from _of_argument(name, inner, root, depth + 1)
+
+
 def _types(schema: Any, root: Any, depth: int = 0) -> tuple[list[str], list[Any]]:
     """Returns the types that a schema allows, and the values that it lists (const, enum). A branch of the schema that lists values adds no
-    types."""
-    if not isinstance(schema, Mapping) or depth > 8:
+    types. If a schema has no "type", its other keywords imply the types."""
+    if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
         return [], []
     kinds: list[str] = []
     listed = [schema["const"]] if "const" in schema else []
     if isinstance(values := schema.get("enum"), (list, tuple)):
         listed += values
     if not listed:
-        given = schema.get("type")
+        given = schema["type"] if "type" in schema else implied_types(schema)
         kinds += [given] if isinstance(given, str) else [t for t in given if isinstance(t, str)] if isinstance(given, Sequence) else []
-    for inner in (*(branch for word in ("anyOf", "oneOf", "allOf") for branch in schema.get(word) or ()), referred(root, schema)):
+    for inner in _branches(schema, root):
         more, others = _types(inner, root, depth + 1)
         kinds, listed = kinds + more, listed + others
     if schema.get("nullable"):

@@ -17,7 +17,7 @@ from ..common.arguments import shown
 from ..errors import GrammarError
 from . import number_texts
 from .lark import Lark, lark_text
-from .schemas import ENFORCED, RELAXABLE, for_compiler, inner_schemas, places, pointer, referred
+from .schemas import ENFORCED, RELAXABLE, WORDS_OF_TYPE, for_compiler, inner_schemas, places, pointer, referred
 
 T = TypeVar("T")
 
@@ -259,16 +259,7 @@ class JsonRules(SchemaRules):
         **SchemaRules.of_kind,
         "string": ("minLength", "maxLength", "pattern", "format"),
     }
-    _words: Mapping[str, tuple[str, ...]] = {  # type -> all its keywords, including some for which there are no rules
-        "object": (
-            *of_kind["object"], "patternProperties", "propertyNames", "minProperties", "maxProperties", "dependencies", "dependentRequired",
-            "dependentSchemas", "unevaluatedProperties",
-        ),
-        "array": (*of_kind["array"], "additionalItems", "contains", "minContains", "maxContains", "uniqueItems", "unevaluatedItems"),
-        "string": of_kind["string"],
-        "number": (*number_texts.BOUNDS, "multipleOf"),
-        "integer": (*number_texts.BOUNDS, "multipleOf"),
-    }  # fmt: skip
+    _words: Mapping[str, tuple[str, ...]] = {**WORDS_OF_TYPE, "integer": WORDS_OF_TYPE["number"]}
     unions = ("anyOf", "oneOf")
 
     def __init__(self, made: Lark, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from ..common.arguments import did_you_mean, plain, shown
 from ..errors import GrammarError
 from .lark import ecma, without_nul
-from .number_texts import is_number, multiple_kept
+from .number_texts import BOUNDS, is_number, multiple_kept
 
 MOST_BYTES = 256 << 10  # maximum size of a grammar's source in bytes; the engine has the same limit
 MOST_DEPTH = 64  # maximum nesting depth of a schema
@@ -57,6 +57,20 @@ RELAXABLE = {
         ("multipleOf",), ("not",), ("oneOf",), ("pattern",), ("propertyNames",), ("unevaluatedItems",), ("unevaluatedProperties",),
         ("uniqueItems",),
     )
+}  # fmt: skip
+
+# Type -> the keywords that apply to its values and to no others.
+WORDS_OF_TYPE: dict[str, tuple[str, ...]] = {
+    "object": (
+        "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
+        "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
+    ),
+    "array": (
+        "items", "prefixItems", "minItems", "maxItems", "additionalItems", "contains", "minContains", "maxContains", "uniqueItems",
+        "unevaluatedItems",
+    ),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": (*BOUNDS, "multipleOf"),
 }  # fmt: skip
 
 # Keyword -> values with which the keyword restricts nothing. It is then left out, because the compiler refuses some of these keywords.
@@ -121,6 +135,20 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
             "$ref",
         }:
             here["additionalProperties"] = False
+    return schema
+
+
+def implied_types(here: Mapping[str, Any]) -> list[str]:
+    """Returns the types to whose values the keywords of a schema apply. They are the types that the author of a schema without "type" most
+    likely means, although JSON Schema allows values of all other types, too."""
+    return [kind for kind, words in WORDS_OF_TYPE.items() if any(word in here for word in words)]
+
+
+def with_types(schema: dict[str, Any]) -> dict[str, Any]:
+    """Adds the types that the keywords imply where a schema has neither types nor listed values. Changes `schema` in place."""
+    for _, here in list(places(schema)):
+        if not here.keys() & {"type", "enum", "const", "$ref"} and (kinds := implied_types(here)):
+            here["type"] = kinds[0] if len(kinds) == 1 else kinds
     return schema
 
 
