@@ -173,7 +173,8 @@ class IncompleteModelWarning(UserWarning):
 
 
 class GrammarWarning(UserWarning):
-    """An answer may violate a part of its schema, because relax= allows that. The message names the part.
+    """An answer may violate a part of its schema, because relax= allows that, or because a call is forced and no grammar can enforce the
+    part in this model's calls. The message names the part.
 
     What to do: docs/python/errors.md#grammarwarning"""
 

@@ -26,7 +26,7 @@ from ..generate.schemas import closed, for_compiler, is_pydantic, places, prepar
 from .bare_arguments import BareArguments
 from .response_templates import Row, Thought, Written
 from .text_arguments import TextArguments
-from .tool_schemas import Exact, is_strict
+from .tool_schemas import is_strict
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -244,10 +244,10 @@ def _as_lark(grammar: Grammar) -> dict[str, Any]:
 class Asking:
     """What an answer must or may contain.
 
-    body: the grammar of the text, or None if any text is allowed.  tools: the tools that may be called.  calls: "must" allows only calls.
-    "free" allows text that contains calls or, if `body` is given, either the body or calls.  parallel: whether more than one call is
-    allowed. opened: whether the prompt already contains the marker that opens the reasoning.  thinks: whether the model may begin with
-    reasoning."""
+    body: the grammar of the text, or None if any text is allowed.  tools: the tools that may be called.  calls: "must" allows only calls,
+    so `body` has no effect. "free" allows text that contains calls or, if `body` is given, either the body or calls.  parallel: whether
+    more than one call is allowed.  opened: whether the prompt already contains the marker that opens the reasoning.  thinks: whether the
+    model may begin with reasoning."""
 
     body: Grammar | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -333,7 +333,7 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
         else:
             lead = f"({made.spelt(thought.open)} {close} BLANKS?)? "
     said = ""
-    if asking.body is not None:
+    if asking.body is not None and asking.calls != "must":
         before, behind = (made.spelt(thought.text), made.spelt(thought.end)) if thought is not None else ("", "")
         said = f"{before} {made.grammar('body', asking.body)} {behind}".strip()
     if not asking.tools:
@@ -393,15 +393,15 @@ def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, 
         elif part == "index":
             found.append("/[0-9]{1,3}/")
         elif part == "bare":
-            schema = arguments_schema(tool)
             with _of_tool(function["name"]):
-                found.append(BareArguments(made, written.mark, f"bare_{index}", schema).whole())
+                found.append(BareArguments(made, written.mark, f"bare_{index}", arguments_schema(tool)).whole())
         elif part == "arguments":
             with _of_tool(function["name"]):
                 found.append(made.schema(f"arguments_{index}", arguments_schema(tool)))
         else:
-            found.append(_parameters(made, written.parameter, index, tool))
-    made.belongs(begin, _whose(function["name"]))
+            with _of_tool(function["name"]):
+                found.append(_parameters(made, written.parameter, index, tool))
+    made.belongs(begin, whose(function["name"]))
     return " ".join(part for part in found if part)
 
 
@@ -410,10 +410,11 @@ def _of_tool(name: str) -> Iterator[None]:
     try:
         yield
     except GrammarError as error:
-        raise GrammarError(f"{_whose(name)}: {error}") from None
+        raise GrammarError(f"{whose(name)}: {error}") from None
 
 
-def _whose(name: str) -> str:
+def whose(name: str) -> str:
+    """Returns the words with which messages name the schema of a tool."""
     return f"the parameters of the tool {shown(name)}"
 
 
@@ -422,9 +423,7 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool["function"]
     if not is_strict(function):
         return {"type": "object"}
-    with _of_tool(function["name"]):
-        schema = schema_of_type(function.get("parameters") or {})
-        schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
+    schema, _ = prepared(closed(with_types(schema_of_type(function.get("parameters") or {}))))
     for _, here in list(places(schema)):
         # Replaces "nullable" by an anyOf with null. "nullable" is a keyword of OpenAPI and not of JSON Schema. pumice itself uses it in the
         # schemas that it makes from Python functions.
@@ -441,19 +440,22 @@ def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, A
     function = tool["function"]
     arguments = TextArguments(made, form, f"value_{index}", arguments_schema(tool), _LOOSE)
     if is_strict(function):
-        with _of_tool(function["name"]):
-            return arguments.strict()
+        return arguments.strict()
     return arguments.free(list((function.get("parameters") or {}).get("properties") or {}))
 
 
 def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:
-    """Returns an expression for text that may contain calls. After the first word of a call, the model must complete the call."""
+    """Returns an expression for text that may contain calls. After the first word of a call, the model must complete the call. If only one
+    call is allowed, the first word of a call cannot come again."""
     (first, special), *_ = made.parts(_begin(written))
-    again = "*" if asking.parallel else "?"
     heard = sorted(i for i in made.tokenizer.special_ids if i != special and i not in made.tokenizer.eos_ids)
     text = f"(ANY | <[{','.join(map(str, heard))}]>)*" if heard else "ANY?"
     if special is not None:
         called = _calls(made, written, asking, "")
-        return f"({text} {called}){again} {text}"
+        return f"({text} {called}){'*' if asking.parallel else '?'} {text}"
     made.rule("trigger", f"/(?s:.*){_lark_regex(first)}/", "[lazy]")
-    return f"(trigger {_calls(made, written, asking, first)}){again} ANY?"
+    called = f"trigger {_calls(made, written, asking, first)}"
+    if asking.parallel:
+        return f"({called})* ANY?"
+    made.rule("REST", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
+    return f"({called} REST? | ANY?)"

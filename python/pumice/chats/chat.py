@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +24,11 @@ from ..generate.reasoning import Marks
 from ..generate.settings import SamplingParams
 from . import answer_grammars, response_templates
 from .call_ids import MakeId, ids_after, with_ids
-from .questions import (
-    Question,
-)
+from .forced_calls import Forced, forced
+from .questions import Question, check_choice
 from .response_parser import ResponseParser, ResponseTemplate
 from .results import Answer, ChatResult, kind_tokens_of
+from .tool_schemas import check_tools, is_strict
 
 if TYPE_CHECKING:
     from .. import _core
@@ -38,6 +40,7 @@ Int32 = npt.NDArray[np.int32]
 # Number of characters at the end of a prompt in which chat() searches for the beginning of the answer. The prompt may already contain this
 # beginning, such as "<think>".
 _OPENED = 256
+_MOST_FORCED = 16  # number of lists of forced tools for which a model keeps what can be enforced
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Asked:
     parser: Callable[[str], Any] = answer_grammars.json_of
     reasons: bool = False  # whether `opened` ends inside the reasoning
     formed: bool = False  # whether the grammar describes everything after the reasoning
+    left_out: tuple[str, ...] = ()  # the places of the tools' schemas that the grammar does not enforce, although calls are forced
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
         """Returns the object that collects the tokens of one answer."""
@@ -107,12 +111,22 @@ def check_given(file: _core.ModelFile, chat_template: Any, response_template: An
 class Chats:
     """One model's chat template and response template. Any number of threads may share a Chats object."""
 
-    def __init__(self, file: _core.ModelFile, tokenizer: Tokenizer, vocab_size: int, chat_template: Any, response_template: Any) -> None:
-        self._file, self._tokenizer, self._vocab_size = file, tokenizer, vocab_size
+    def __init__(
+        self,
+        file: _core.ModelFile,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        chat_template: Any,
+        response_template: Any,
+        compiled: Callable[[Grammar], object],
+    ) -> None:
+        """compiled: compiles a grammar for the model, or raises GrammarError."""
+        self._file, self._tokenizer, self._vocab_size, self._compiled = file, tokenizer, vocab_size, compiled
         self._given_template, self._given_shape = chat_template, response_template
         self._template: ChatTemplate | None = None
         self._lock = Lock()
         self._known_tokens: dict[bool, Mapping[int, str]] = {}
+        self._forced: OrderedDict[str, Forced] = OrderedDict()
 
     def template(self) -> ChatTemplate:
         """Returns the model's chat template, which the first call compiles. Raises ChatTemplateError if the model has none."""
@@ -191,10 +205,15 @@ class Chats:
             return Asked(text, ids, shape, opened, tools, calls, heard, template.text, make_id, begun, reasons=reasons)
         opened = "" if shape is None else self._opened(shape, template, question.messages, variables, text)
         reasons = _reasons(shape, opened)
-        grammar = self._grammar(question, template.text, shape, opened, reasons, variables)
+        with argument("tools", GrammarError):
+            callable_ = self.forced(question.tools, question.choice)
+        grammar = self._grammar(question, callable_.tools, template.text, shape, opened, reasons, variables)
         parser = answer_grammars.json_of if question.format is None else question.format.parse
         formed = question.format is not None or question.must_call
-        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, make_id, False, grammar, parser, reasons, formed)
+        left_out = callable_.left_out
+        return Asked(
+            text, ids, shape, opened, tools, calls, heard, template.text, make_id, False, grammar, parser, reasons, formed, left_out
+        )
 
     def marks(self, asked: Asked | None = None) -> Marks:
         """Returns the markers of reasoning in answers, for max_reasoning_tokens. Raises ChatTemplateError if they are not known. asked: the
@@ -222,9 +241,49 @@ class Chats:
         written = answer_grammars.written_of(self.shape(), response_templates.row_of(self.template().text))
         return not isinstance(written, str) and is_there() and self._tokenizer.has_bytes and bool(self._tokenizer.eos_ids)
 
+    def forced(self, tools: list[dict[str, Any]], choice: str) -> Forced:
+        """Returns the tools that may be called, as the grammar of an answer needs them. If a call is forced, they are strict, as far as
+        their schemas can be enforced. choice: as in Question."""
+        if choice == "auto":
+            return Forced(tools)
+        if choice != "required":
+            tools = [tool for tool in tools if tool["function"]["name"] == choice]
+        written = answer_grammars.written_of(self.shape(), response_templates.row_of(self.template().text))
+        if isinstance(written, str) or not is_there():  # the answer's grammar raises the error
+            return Forced(tools)
+        key = hashlib.sha256(repr([(is_strict(tool["function"]), tool) for tool in tools]).encode("utf-8", "surrogatepass")).hexdigest()
+        with self._lock():
+            if (known := self._forced.get(key)) is not None:
+                self._forced.move_to_end(key)
+                return known
+
+        def check(made: list[dict[str, Any]]) -> None:
+            asking = answer_grammars.Asking(tools=made, calls="must")
+            if (grammar := answer_grammars.answer_grammar(self._tokenizer, asking, None, written)) is not None:
+                self._compiled(grammar)
+
+        found = forced(tools, check)
+        with self._lock():
+            self._forced[key] = found
+            while len(self._forced) > _MOST_FORCED:
+                self._forced.popitem(last=False)
+        return found
+
+    def not_enforced(self, tools: Any, tool_choice: Any) -> tuple[str, ...]:
+        """Returns what chat() with these arguments warns of: the places of the tools' schemas that no grammar can enforce, although a call
+        is forced. Raises the errors of chat() for the arguments."""
+        if tool_choice in (None, "auto", "none"):
+            return ()
+        with argument("tools"):
+            known = check_tools(tools)
+        choice = check_choice(tool_choice, known)
+        with argument("tools", GrammarError):
+            return self.forced(known, choice).left_out
+
     def _grammar(
         self,
         question: Question,
+        tools: list[dict[str, Any]],
         chat_template: str,
         shape: ResponseTemplate | None,
         opened: str,
@@ -232,13 +291,10 @@ class Chats:
         variables: Mapping[str, Any],
     ) -> Grammar | None:
         """Returns the grammar of the answer, or None if any answer is allowed. If tool calls are optional and no grammar can enforce their
-        form, the model generates them without a grammar."""
+        form, the model generates them without a grammar. tools: the tools that may be called."""
         enforced = question.must_call or not question.parallel
         row = response_templates.row_of(chat_template)
         written = answer_grammars.written_of(shape, row)
-        tools = question.tools
-        if question.choice not in ("auto", "required"):
-            tools = [tool for tool in tools if tool["function"]["name"] == question.choice]
         if tools and not enforced and not self.enforces_calls():
             tools = []
         thought = answer_grammars.thought_of(shape, row, chat_template)

@@ -26,7 +26,7 @@ class Question:
     variables: dict[str, Any]
     parse_special: bool
     choice: str = "auto"  # "auto", "required", or the name of a tool that must be called
-    parallel: bool = True
+    parallel: bool = True  # whether an answer may have more than one call
     format: answer_grammars.Format | None = None
     continues: bool = False  # whether the answer continues the last message
 
@@ -66,7 +66,7 @@ def check_question(
         known = check_tools(tools)
     if known and variables.get("tools") is not None:
         raise TypeError("tools was given twice: as tools= and in template_kwargs")
-    chosen = _check_choice(tool_choice, known)
+    chosen = check_choice(tool_choice, known)
     parallel = flag("parallel_tool_calls", parallel_tool_calls)
     if chosen == "none":
         known, chosen = [], "auto"
@@ -78,12 +78,10 @@ def check_question(
         with argument("grammar"):
             only = check_grammars(grammar, 1, True)[0]
         form = None if only is None else answer_grammars.Format(only)
-    if form is not None and chosen != "auto":
-        asked = "grammar" if grammar is not None else "response_format"
-        raise ValueError(f"tool_choice={shown(tool_choice)} and {asked} were both given: the answer would have to be both")
     continues = flag("continue_final", continue_final)
     special = flag("parse_special", parse_special)
-    question = Question(conversation, known, variables, special, chosen, parallel or not known, form, continues)
+    named = chosen not in ("auto", "required")  # such a choice asks for exactly one call
+    question = Question(conversation, known, variables, special, chosen, (parallel and not named) or not known, form, continues)
     if continues:
         _check_continued(question, "grammar" if grammar is not None else "response_format")
     return question
@@ -107,7 +105,9 @@ def _check_continued(question: Question, form: str) -> None:
             )
 
 
-def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
+def check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
+    """Checks the tool_choice argument of chat(). Returns "auto", "none", "required" or the name of a tool. Raises ValueError if it is
+    none of these."""
     if given is None:
         return "auto"
     if isinstance(given, Mapping):

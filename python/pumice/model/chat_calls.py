@@ -13,7 +13,7 @@ from ..chats.chat import is_conversation
 from ..chats.questions import check_question
 from ..common.arguments import argument, checked_keywords, flag, path_of, shown_path, warn
 from ..common.interruptible import interruptible
-from ..errors import ChatTemplateError, ContextLengthError, FallbackWarning, GrammarError, UnsupportedTaskError
+from ..errors import ChatTemplateError, ContextLengthError, FallbackWarning, GrammarError, GrammarWarning, UnsupportedTaskError
 from ..generate.generation import Continuation, Generation
 from ..generate.prompts import Prompt, prompt_list
 from ..generate.settings import SAMPLING_DEFAULTS, Sampling, check_setting
@@ -97,6 +97,9 @@ class ChatCalls(ModelBase):
         params, guesses = self._generator.params(options), speculation(self, options)
         with argument("messages", ChatTemplateError):
             asked = interruptible(lambda: self._chats.asked(question))
+        if asked.left_out:
+            places = "; ".join(asked.left_out[:20]) + (f" and {len(asked.left_out) - 20} more" if len(asked.left_out) > 20 else "")
+            warn(GrammarWarning, f"calls may break what no grammar of this model's calls can enforce: {places}")
         reasoning = []
         if params.max_reasoning_tokens is not None:
             reasoning = [self._generator.reasoning(self._chats.marks(asked), asked.ids, asked.reasons)]

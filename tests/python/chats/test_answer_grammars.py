@@ -385,10 +385,6 @@ def written_call(form: Written, arguments: dict[str, Any]) -> str:
 def test_what_cannot_go_together(hermes: pumice.Model) -> None:
     with pytest.raises(ValueError, match="nothing to call"):
         hermes.chat([USER], tool_choice="required")
-    with pytest.raises(ValueError, match="response_format were both given"):
-        hermes.chat([USER], tools=TOOLS, tool_choice="now", response_format={"type": "json_object"})
-    with pytest.raises(ValueError, match="grammar were both given"):
-        hermes.chat([USER], tools=TOOLS, tool_choice="now", grammar=Grammar.choices(["dry"]))
     hard = copy.deepcopy(STRICT)
     hard[0]["function"]["parameters"]["properties"]["days"] = {"not": {"type": "string"}}
     with pytest.raises(pumice.GrammarError, match="not"):
