@@ -230,6 +230,14 @@ def _with_spelt_escapes(text: str) -> str:
     return _GBNF_PIECE.sub(lambda piece: piece[0] if piece[0][0] == "#" else _GBNF_ESCAPE.sub(spelt, piece[0]), text)
 
 
+_GBNF_START = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
+
+
+def grammar_of_text(text: str) -> Grammar:
+    """Returns the grammar that a text describes: in GBNF if it has a rule `root ::=`, which Lark cannot have, and otherwise in Lark."""
+    return Grammar.gbnf(text) if _GBNF_START.search(text) else Grammar.lark(text)
+
+
 def _from_gbnf(text: str) -> str:
     _need_llguidance()
     converter = imported("llguidance.gbnf_to_lark")
@@ -434,8 +442,10 @@ def check_grammars(
         if value is None or isinstance(value, Grammar):
             return value
         if isinstance(value, str):
-            return Grammar.lark(value)
-        raise TypeError(f"{name} must be a pumice.Grammar, a Lark grammar as text, or None, not {type(value).__name__} {shown(value)}")
+            return grammar_of_text(value)
+        raise TypeError(
+            f"{name} must be a pumice.Grammar, a grammar in Lark or GBNF as text, or None, not {type(value).__name__} {shown(value)}"
+        )
 
     if isinstance(given, (list, tuple)):
         if single or len(given) != prompts:

@@ -55,8 +55,8 @@ class GenerateCalls(ModelBase):
         seed: None means a new seed, which the result reports.
         n: number of samples for each prompt.
         logprobs: True returns the log-probabilities of the chosen tokens. A number also returns those of this many likeliest tokens.
-        grammar: the form that the answer must have. A Grammar, a Lark grammar as text, or a list with one of them (or None: any text) for
-            each prompt.
+        grammar: the form that the answer must have. A Grammar, a grammar in Lark or GBNF as text, or a list with one of them (or
+            None: any text) for each prompt.
         priority: calls on a model with a higher priority run first.
         max_seconds: the call ends this long after its start, with finish_reason "cancelled" and what was generated until then. 0 means no
             limit.

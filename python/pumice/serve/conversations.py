@@ -13,7 +13,8 @@ from ..chats.results import ChatResult
 from ..common.arguments import argument, shown
 from ..errors import ChatTemplateError, ContextLengthError
 from ..event_loops.streams import AsyncStream
-from ..generate.grammar import Grammar
+from ..generate.grammar import Grammar, grammar_of_text
+from ..generate.schemas import schema_of_type, with_types
 from ..model.model import Model
 from .calls import Call, dumped
 from .failures import Refused
@@ -286,7 +287,7 @@ def structured(given: Mapping[str, Any], field_name: str = "structured_outputs")
         "json": Grammar.json_schema,
         "regex": Grammar.regex,
         "choice": Grammar.choices,
-        "grammar": Grammar.lark,
+        "grammar": grammar_of_text,
     }
     known = [name for name in given if given[name] is not None]
     if len(known) != 1 or known[0] not in makers:

@@ -110,14 +110,14 @@ INERT = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata",
     "cache_prompt",
 )  # fmt: skip
-GRAMMAR = Field("grammar", TEXT, "A Lark grammar that the answer follows.", to="grammar")
+GRAMMAR = Field("grammar", TEXT, "A grammar that the answer follows, in Lark (from rule `start`) or GBNF (from rule `root`).", to="grammar")
 STRUCTURED = Field(
     "structured_outputs",
     {
         "type": "object",
         "properties": {"json": ANY, "regex": TEXT, "choice": {"type": "array", "items": TEXT, "minItems": 1}, "grammar": TEXT},
     },
-    "The form of the answer, as vLLM has it: one of json (a schema), regex, choice (texts), grammar (Lark).",
+    "The form of the answer, as vLLM has it: one of json (a schema), regex, choice (texts), grammar (Lark or GBNF).",
     covers={"grammar": "structured_outputs"},
 )
 

@@ -23,6 +23,7 @@ from masks import allowed, filter_of, may_come, takes
 
 import pumice
 from pumice import Grammar
+from pumice.generate.grammar import check_grammars
 
 Ids = list[int]
 
@@ -270,6 +271,22 @@ def test_other_grammars(smollm2: pumice.Model) -> None:
             assert takes(smollm2, grammar, text), (grammar, text)
         for text in bad:
             assert not takes(smollm2, grammar, text), (grammar, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "gbnf"),
+    [
+        ('root ::= "a"', True),
+        ('# A rule.\nb ::= "a"\n  root   ::= b', True),
+        ('start: "a"', False),
+        ('start: "root ::= a"', False),
+        ('start: root\nroot: "a"', False),
+        ('// root ::= "b"\nstart: "a"', False),
+    ],
+)
+def test_the_language_of_a_text(text: str, gbnf: bool) -> None:
+    [grammar] = check_grammars(text, 1, True)
+    assert grammar == (Grammar.gbnf(text) if gbnf else Grammar.lark(text))
 
 
 def test_escapes_of_gbnf(smollm2: pumice.Model) -> None:
