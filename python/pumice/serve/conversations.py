@@ -284,7 +284,7 @@ def _name_of(given: Any) -> str | None:
 def structured(given: Mapping[str, Any], field_name: str = "structured_outputs") -> Grammar:
     """Returns the grammar for vLLM's structured_outputs."""
     makers: dict[str, Callable[[Any], Grammar]] = {
-        "json": Grammar.json_schema,
+        "json": lambda schema: Grammar.json_schema(with_types(schema_of_type(schema))),
         "regex": Grammar.regex,
         "choice": Grammar.choices,
         "grammar": grammar_of_text,
@@ -308,12 +308,27 @@ def grammar_of(read: Read) -> Grammar | None:
 
 
 def response_format_of(given: Mapping[str, Any] | None) -> Any:
-    """Returns chat()'s response_format. {"type": "text"} becomes None."""
-    return None if given is None or given.get("type") == "text" else given
+    """Returns chat()'s response_format. {"type": "text"} becomes None. A schema beside the type "json_object" or "json_schema" becomes a
+    json_schema. Raises Refused (400) if there are two schemas."""
+    if given is None or given.get("type") == "text":
+        return None
+    found = [name for name in ("json_schema", *_SCHEMA) if given.get(name) is not None]
+    if given["type"] not in _JSON or not found:
+        return given
+    if len(found) > 1:
+        raise Refused(400, f"response_format has {' and '.join(found)}; an answer has one schema", param="response_format")
+    rest = {name: value for name, value in given.items() if name not in ("type", "json_schema", *_SCHEMA) and value is not None}
+    inner = given["json_schema"] if found == ["json_schema"] else {"name": "answer", **rest, "schema": given[found[0]]}
+    return {"type": "json_schema", "json_schema": inner, **(rest if found == ["json_schema"] else {})}
 
 
 # ---------------------------------------------------------------- the end of an answer
 def finish_of(reason: str | None, calls: bool) -> str | None:
+# The types of response_format that may have a schema. "json" is the name that text-generation-inference has for json_schema.
+_JSON = ("json_object", "json_schema", "json")
+_SCHEMA = ("schema", "value")  # entries beside the type in which clients send the schema, in place of json_schema.schema
+
+
     """Returns OpenAI's finish_reason. If a time limit (max_seconds) ended the answer, it is "length"."""
     if reason in ("eos", "grammar", "stop"):
         return "tool_calls" if calls else "stop"

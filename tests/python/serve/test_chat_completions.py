@@ -180,3 +180,52 @@ def test_constrained_answers(smollm2: pumice.Model) -> None:
     assert set(json.loads(found["message"]["content"])) == {"a"} and found["finish_reason"] == "stop"
     chosen = answer(smollm2, {**HELLO, "structured_outputs": {"choice": ["red", "blue"]}}).json["choices"][0]
     assert chosen["message"]["content"] in ("red", "blue")
+
+
+# ---------------------------------------------------------------- forms of answers
+WEATHER = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_object", "value": WEATHER},
+        {"type": "json_object", "schema": WEATHER},
+        {"type": "json_object", "json_schema": {"name": "a", "schema": WEATHER}},
+        {"type": "json_object", "schema": json.dumps(WEATHER)},
+        {"type": "json_schema", "schema": WEATHER},
+        {"type": "json_schema", "value": WEATHER, "json_schema": None},
+        {"type": "json_schema", "schema": {"properties": WEATHER["properties"], "required": ["city"]}, "strict": True, "name": "a"},
+        {"type": "json", "value": WEATHER},
+    ],
+)
+def test_a_schema_in_other_places_of_response_format(smollm2: pumice.Model, form: dict[str, Any]) -> None:
+    found = answer(smollm2, {**HELLO, "response_format": form, "max_tokens": 40})
+    assert found.status == 200, found.body
+    assert json.loads(found.json["choices"][0]["message"]["content"]) in ({"city": "Rome"}, {"city": "Oslo"})
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"type": "json_object", "value": WEATHER, "schema": WEATHER}, "has schema and value; an answer has one schema"),
+        ({"type": "json_schema", "json_schema": {"schema": WEATHER}, "schema": WEATHER}, "has json_schema and schema"),
+        ({"type": "json_object", "schema": WEATHER, "form": 1}, "'form'"),
+        ({"type": "json_object", "schema": 7}, "a schema is a dict"),
+        ({"type": "json"}, '"json_object" or "json_schema"'),
+    ],
+)
+def test_a_response_format_that_is_refused(smollm2: pumice.Model, form: dict[str, Any], says: str) -> None:
+    found = answer(smollm2, {**HELLO, "response_format": form})
+    assert found.status == 400 and found.error["param"] == "response_format", found.body
+    assert says in found.error["message"], found.error
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    ['start: "red" | "blue"', 'root ::= "red" | "blue"', '# A colour.\nroot  ::= colour\ncolour ::= "red" | "blue"\n'],
+)
+@pytest.mark.parametrize("field", ["grammar", "structured_outputs"])
+def test_a_grammar_is_lark_or_gbnf(smollm2: pumice.Model, field: str, grammar: str) -> None:
+    given = grammar if field == "grammar" else {"grammar": grammar}
+    assert answer(smollm2, {**HELLO, field: given}).json["choices"][0]["message"]["content"] in ("red", "blue")
