@@ -8,11 +8,13 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
+from ..errors import GrammarWarning
 from .settings import Settings
 
 HOST, PORT = "127.0.0.1", 8000
@@ -249,6 +251,7 @@ def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapp
             raise
         raise ImportError(f"pumice serve needs the packages of its extra: pip install 'pumice[serve]' ({error})") from None
     _log(arguments.log_level)
+    warnings.simplefilter("ignore", GrammarWarning)  # each answer names in pumice.ignored what the warning would say
     _allow_files(settings.connections, arguments.workers)
     listening = process.listen(*address_of(arguments), arguments.uds, settings.connections)
     names = ", ".join(models)

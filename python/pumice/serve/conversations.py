@@ -165,6 +165,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
                 raise Refused(400, "a custom tool has a grammar, and none can be enforced in this model's calls", param="tools")
             ignored.add("strict")
         keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
+        ignored |= {*await call.server.aside(lambda: model._chats.not_enforced(asked.tools, asked.tool_choice))}
     elif asked.tool_choice not in (None, "auto", "none"):
         raise Refused(400, f"tool_choice={shown(asked.tool_choice)} without tools: there is nothing to call", param="tool_choice")
     if asked.response_format is not None:
