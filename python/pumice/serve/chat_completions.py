@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from ..chats.results import ChatResult
+from ..generate.answers import ToolCall
 from ..generate.generation import Chunk
 from ..model.model import Model
 from .calls import dumped
-from .conversations import Answering, Asked, chosen, finish_of, grammar_of, openai_tools, response_format_of
+from .conversations import Answering, Asked, Named, chosen, finish_of, grammar_of, openai_tools, response_format_of
+from .custom_tools import INPUT, ArrivingInput, as_function_call, has_grammar, input_of
 from .dialects import Dialect, conversation
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
@@ -95,7 +97,8 @@ def fields(settings: Settings) -> Fields:
 def asked_of(read: Read) -> Asked:
     """Converts a checked body to an Asked."""
     left_out: list[str] = []
-    tools = openai_tools(read["tools"] or (), left_out)
+    custom: set[str] = set()
+    tools = openai_tools(read["tools"] or (), left_out, custom)
     choice, tools = chosen(read["tool_choice"], tools)
     options = {name: value for name, value in read.keywords.items() if name != "grammar"}
     reasoning = read["reasoning"] or {}
@@ -115,7 +118,7 @@ def asked_of(read: Read) -> Asked:
             400, "add_generation_prompt: false is taken together with continue_final_message: true", param="add_generation_prompt"
         )
     return Asked(
-        messages=list(read["messages"]),
+        messages=[_with_functions(message, f"messages[{i}]") for i, message in enumerate(read["messages"])],
         tools=tools,
         tool_choice=choice,
         parallel=read.get("parallel_tool_calls", True),
@@ -125,9 +128,19 @@ def asked_of(read: Read) -> Asked:
         effort=reasoning.get("effort") or read["reasoning_effort"],
         thinking=reasoning.get("enabled"),
         continue_final=bool(read["continue_final_message"]),
+        enforced=any(has_grammar(tool) for tool in tools if tool["function"]["name"] in custom),
         options=options,
+        named={name: Named(name, custom=True) for name in custom},
         left_out=[*left_out, *read.ignored],
     )
+
+
+def _with_functions(message: dict[str, Any], where: str) -> dict[str, Any]:
+    """Returns a message whose custom calls are calls of functions."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [as_function_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]}
 
 
 def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
@@ -172,13 +185,20 @@ def cut_of(cut: bool) -> dict[str, Any]:
     return {"reasoning_cut": True} if cut else {}
 
 
-def choice_of(index: int, result: ChatResult, model: Model) -> dict[str, Any]:
-    """Returns one whole answer as a choice."""
+def _call_of(call: ToolCall, custom: Set[str]) -> dict[str, Any]:
+    """Returns a whole call in OpenAI's form."""
+    if call.name in custom:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, INPUT: input_of(call)}}
+    return call.to_openai()
+
+
+def choice_of(index: int, result: ChatResult, model: Model, custom: Set[str] = frozenset()) -> dict[str, Any]:
+    """Returns one whole answer as a choice. custom: the names of the custom tools."""
     message: dict[str, Any] = {"role": "assistant", "content": result.content, "refusal": None}
     if result.reasoning is not None:
         message |= {"reasoning_content": result.reasoning, "reasoning": result.reasoning}
     if result.tool_calls:
-        message |= {"content": result.content or None, "tool_calls": [call.to_openai() for call in result.tool_calls]}
+        message |= {"content": result.content or None, "tool_calls": [_call_of(call, custom) for call in result.tool_calls]}
     logprobs = None
     if result.logprobs is not None:
         logprobs = logprobs_of(model, result.ids, result.logprobs, result.top_ids, result.top_logprobs)
@@ -200,6 +220,39 @@ def failed(failure: Refused) -> bytes:
     return event_of(body_of(failure, "openai", "")) + DONE
 
 
+class _Calls:
+    """The calls of a stream, in the form of its events. custom: the names of the custom tools.
+
+    called: (answer, call) for each call so far, without those that turned out to be none."""
+
+    def __init__(self, custom: Set[str]) -> None:
+        self.called: set[tuple[int, int]] = set()
+        self._custom = custom
+        # (index of the answer, id of the call) -> index of the call, and its text so far
+        self._inputs: dict[tuple[int, str], tuple[int, ArrivingInput]] = {}
+
+    def deltas(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """Returns the entries of delta.tool_calls for a chunk."""
+        found = []
+        self.called.difference_update((chunk.index, call) for call, _ in chunk.call_errors)
+        for each in chunk.call_deltas:
+            self.called.add((chunk.index, each.index))
+            key = chunk.index, each.id
+            if each.name in self._custom:
+                self._inputs[key] = each.index, ArrivingInput()
+            kind, entry, text = "function", "arguments", each.arguments
+            if key in self._inputs:
+                kind, entry, text = "custom", INPUT, self._inputs[key][1].feed(text)
+            if each.name is not None:
+                found.append({"index": each.index, "id": each.id, "type": kind, kind: {"name": each.name, entry: text}})
+            elif text or kind == "function":
+                found.append({"index": each.index, kind: {entry: text}})
+        for call in chunk.calls:
+            if (arriving := self._inputs.get((chunk.index, call.id))) is not None and (left := arriving[1].rest(input_of(call))):
+                found.append({"index": arriving[0], "custom": {INPUT: left}})
+        return found
+
+
 class Written:
     """An answer in the form of chat completions."""
 
@@ -207,7 +260,8 @@ class Written:
         self._answering, self._head = answering, head
         self._usage = bool((read["stream_options"] or {}).get("include_usage"))
         self._chunk = {**head, "object": "chat.completion.chunk"}
-        self._called: set[tuple[int, int]] = set()
+        self._custom = {name for name, named in answering.named.items() if named.custom}
+        self._calls = _Calls(self._custom)
         self._spoken: set[int] = set()
         self._cut: set[int] = set()
         # The ignored fields are reported in the first event, or in the event with the usage if there is one.
@@ -221,7 +275,7 @@ class Written:
         if chunk.index not in self._spoken:
             self._spoken.add(chunk.index)
             choices.append({"index": chunk.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None})
-        choices += _choices(chunk, self._answering.model, self._called, self._cut)
+        choices += _choices(chunk, self._answering.model, self._calls, self._cut)
         more: dict[str, Any] = {"usage": None} if self._usage else {}
         events = b""
         for choice in choices:
@@ -239,7 +293,7 @@ class Written:
         return {
             **self._head,
             "object": "chat.completion",
-            "choices": [choice_of(i, result, self._answering.model) for i, result in enumerate(results)],
+            "choices": [choice_of(i, result, self._answering.model, self._custom) for i, result in enumerate(results)],
             "usage": usage_of(results),
             "pumice": report_of(results, self._answering.ignored),
         }
@@ -248,9 +302,9 @@ class Written:
         return failed(failure)
 
 
-def _choices(chunk: Chunk, model: Model, called: set[tuple[int, int]], cut: set[int]) -> list[dict[str, Any]]:
-    """Returns the choices of the events for a chunk. called: (answer, call) for each call so far, without those that turned out to be none.
-    cut: indices of the answers in which max_reasoning_tokens has ended the reasoning."""
+def _choices(chunk: Chunk, model: Model, calls: _Calls, cut: set[int]) -> list[dict[str, Any]]:
+    """Returns the choices of the events for a chunk. calls: the calls of the stream. cut: indices of the answers in which
+    max_reasoning_tokens has ended the reasoning."""
     delta: dict[str, Any] = {}
     if chunk.kind == "reasoning" and chunk.text:
         delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}
@@ -258,15 +312,8 @@ def _choices(chunk: Chunk, model: Model, called: set[tuple[int, int]], cut: set[
         delta = {"content": chunk.text}
     if chunk.reasoning_cut:
         cut.add(chunk.index)
-    called.difference_update((chunk.index, call) for call, _ in chunk.call_errors)
-    if chunk.call_deltas:
-        called.update((chunk.index, each.index) for each in chunk.call_deltas)
-        delta["tool_calls"] = [
-            {"index": each.index, "id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
-            if each.name is not None
-            else {"index": each.index, "function": {"arguments": each.arguments}}
-            for each in chunk.call_deltas
-        ]
+    if deltas := calls.deltas(chunk):
+        delta["tool_calls"] = deltas
     logprobs = None
     if chunk.logprobs is not None and len(chunk.ids):
         logprobs = logprobs_of(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs)
@@ -274,7 +321,7 @@ def _choices(chunk: Chunk, model: Model, called: set[tuple[int, int]], cut: set[
     if delta or logprobs:
         choices.append({"index": chunk.index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
     if chunk.finish_reason is not None:
-        reason = finish_of(chunk.finish_reason, any(answer == chunk.index for answer, _ in called))
+        reason = finish_of(chunk.finish_reason, any(answer == chunk.index for answer, _ in calls.called))
         choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason, **cut_of(chunk.index in cut)})
     return choices
 

@@ -17,6 +17,7 @@ from ..generate.grammar import Grammar, grammar_of_text
 from ..generate.schemas import schema_of_type, with_types
 from ..model.model import Model
 from .calls import Call, dumped
+from .custom_tools import function_of
 from .failures import Refused
 from .fields import Read
 from .models import Served
@@ -164,8 +165,8 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
             if asked.enforced:
                 raise Refused(400, "a custom tool has a grammar, and none can be enforced in this model's calls", param="tools")
             ignored.add("strict")
-        keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
         ignored |= {*await call.server.aside(lambda: model._chats.not_enforced(asked.tools, asked.tool_choice))}
+        keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
     elif asked.tool_choice not in (None, "auto", "none"):
         raise Refused(400, f"tool_choice={shown(asked.tool_choice)} without tools: there is nothing to call", param="tool_choice")
     if asked.response_format is not None:
@@ -226,21 +227,26 @@ def function_tool(name: Any, description: Any, parameters: Any, where: str, stri
     return {"type": "function", "function": function}
 
 
-def openai_tools(given: Iterable[Any], left_out: list[str]) -> list[dict[str, Any]]:
-    """Converts the tools of OpenAI's chat completions, nested or flat. Names of tools that only OpenAI runs are added to left_out."""
+def openai_tools(given: Iterable[Any], left_out: list[str], custom: set[str]) -> list[dict[str, Any]]:
+    """Converts the tools of OpenAI's chat completions, nested or flat. Names of tools that only OpenAI runs are added to left_out, and
+    names of custom tools to custom."""
     tools = []
     for i, tool in enumerate(given):
         where = f"tools[{i}]"
         if not isinstance(tool, dict):
             raise Refused(400, f"{where} must be an object, not {shown(tool, 80)}", param="tools")
         kind = tool.get("type", "function")
-        if kind != "function":
+        if kind not in ("function", "custom"):
             left_out.append(f"{where}: {shown(kind, 80)}")
             continue
-        inner = tool.get("function", tool)
+        inner = tool.get(kind, tool)
         if not isinstance(inner, dict):
-            raise Refused(400, f"{where}.function must be an object, not {shown(inner, 80)}", param="tools")
-        tools.append(function_tool(inner.get("name"), inner.get("description"), inner.get("parameters"), where, inner.get("strict")))
+            raise Refused(400, f"{where}.{kind} must be an object, not {shown(inner, 80)}", param="tools")
+        made = function_tool(inner.get("name"), inner.get("description"), inner.get("parameters"), where, inner.get("strict"))
+        if kind == "custom":
+            made = function_of(inner, inner["name"], where)
+            custom.add(inner["name"])
+        tools.append(made)
     return tools
 
 
@@ -275,8 +281,8 @@ def allowed_mode(given: Mapping[str, Any]) -> str:
 
 
 def _name_of(given: Any) -> str | None:
-    """Returns the name in a reference to a function, nested or flat, or None if there is no name."""
-    inner = (given.get("function") or given) if isinstance(given, dict) else None
+    """Returns the name in a reference to a function or a custom tool, nested or flat, or None if there is no name."""
+    inner = (given.get("function") or given.get("custom") or given) if isinstance(given, dict) else None
     name = inner.get("name") if isinstance(inner, dict) else None
     return name if isinstance(name, str) else None
 
@@ -308,6 +314,11 @@ def grammar_of(read: Read) -> Grammar | None:
     return None if whole is None else structured(whole)
 
 
+# The types of response_format that may have a schema. "json" is the name that text-generation-inference has for json_schema.
+_JSON = ("json_object", "json_schema", "json")
+_SCHEMA = ("schema", "value")  # entries beside the type in which clients send the schema, in place of json_schema.schema
+
+
 def response_format_of(given: Mapping[str, Any] | None) -> Any:
     """Returns chat()'s response_format. {"type": "text"} becomes None. A schema beside the type "json_object" or "json_schema" becomes a
     json_schema. Raises Refused (400) if there are two schemas."""
@@ -325,11 +336,6 @@ def response_format_of(given: Mapping[str, Any] | None) -> Any:
 
 # ---------------------------------------------------------------- the end of an answer
 def finish_of(reason: str | None, calls: bool) -> str | None:
-# The types of response_format that may have a schema. "json" is the name that text-generation-inference has for json_schema.
-_JSON = ("json_object", "json_schema", "json")
-_SCHEMA = ("schema", "value")  # entries beside the type in which clients send the schema, in place of json_schema.schema
-
-
     """Returns OpenAI's finish_reason. If a time limit (max_seconds) ended the answer, it is "length"."""
     if reason in ("eos", "grammar", "stop"):
         return "tool_calls" if calls else "stop"

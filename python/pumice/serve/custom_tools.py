@@ -1,5 +1,5 @@
-"""Custom tools of /v1/responses: functions whose only argument is a text, possibly with a grammar. The model calls them as functions with
-the argument "input"."""
+"""Custom tools of OpenAI's dialects: functions whose only argument is a text, possibly with a grammar. The model calls them as functions
+with the argument "input"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..generate.answers import ToolCall
+from .calls import dumped
 from .failures import Refused
 from .lark_patterns import pattern_of
 
@@ -16,13 +18,15 @@ INPUT = "input"  # name of the only argument of a function to which a custom too
 
 def function_of(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """Converts a custom tool to a function in the form of Model.chat(). The tool's grammar constrains the text while the model writes it.
-    Raises Refused (400) for a grammar that cannot be enforced."""
+    The entries of a grammar are beside its type, as in /v1/responses, or under "grammar", as in /v1/chat/completions. Raises Refused (400)
+    for a grammar that cannot be enforced."""
     text: dict[str, Any] = {"type": "string"}
     about = str(tool.get("description") or "")
     form = tool.get("format") or {"type": "text"}
     if not isinstance(form, Mapping) or form.get("type") not in ("text", "grammar"):
         raise Refused(400, f"{where}.format must have the type 'text' or 'grammar'", param="tools")
     if form["type"] == "grammar":
+        form = form["grammar"] if isinstance(form.get("grammar"), Mapping) else form
         syntax, definition = form.get("syntax"), form.get("definition")
         if syntax not in ("lark", "regex") or not isinstance(definition, str) or not definition:
             raise Refused(400, f"{where}.format must have a syntax ('lark' or 'regex') and a definition", param="tools")
@@ -38,6 +42,26 @@ def function_of(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any
 def has_grammar(function: Mapping[str, Any]) -> bool:
     """Returns whether a function that function_of() has made has a grammar."""
     return "pattern" in function["function"]["parameters"]["properties"][INPUT]
+
+
+def as_function_call(call: Any, where: str) -> Any:
+    """Converts a custom call in the history of /v1/chat/completions to a call of the function that function_of() makes. Returns any other
+    call as it is. Raises Refused (400) for a custom call without a name or a text."""
+    if not isinstance(call, Mapping) or call.get("type") != "custom":
+        return call
+    inner = call.get("custom")
+    if not isinstance(inner, Mapping) or not all(isinstance(inner.get(key), str) for key in ("name", INPUT)):
+        raise Refused(400, f"{where} must have a custom with name and {INPUT}, which are texts", param="messages")
+    return {**call, "type": "function", "function": {"name": inner["name"], "arguments": {INPUT: inner[INPUT]}}}
+
+
+def input_of(call: ToolCall) -> str:
+    """Returns the text with which a custom tool is called, or its beginning if the call is not complete. If the model wrote other
+    arguments, they are returned as JSON."""
+    if call.cut is not None:
+        return ArrivingInput().feed(call.cut)
+    said = call.known.get(INPUT)
+    return said if isinstance(said, str) else dumped(call.known).decode()
 
 
 class ArrivingInput:

@@ -18,8 +18,8 @@ from ..model.model import Model
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
 from .chat_completions import MOST_LOGPROBS, logprobs_of, report_of
-from .conversations import Answering, Asked, Named, allowed_mode, chosen, function_tool
-from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
+from .conversations import Answering, Asked, Named, allowed_mode, chosen, function_tool, response_format_of
+from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar, input_of
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
@@ -216,12 +216,12 @@ def asked_of(read: Read) -> Asked:
     )
 
 
-def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _format(given: Mapping[str, Any] | None) -> Any:
     """Returns chat()'s response_format. In Responses, the entries of json_schema are beside the type."""
-    if given is None or given["type"] == "text":
+    if given is None:
         return None
     inner = {key: value for key, value in given.items() if key != "type" and value is not None}
-    return {"type": given["type"], **({"json_schema": inner} if given["type"] == "json_schema" else inner)}
+    return response_format_of({"type": given["type"], **({"json_schema": inner} if given["type"] == "json_schema" else inner)})
 
 
 def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
@@ -364,9 +364,7 @@ class Form:
 
 def custom_input(block: Block) -> str:
     """Returns the text with which a custom tool is called. If the call did not become complete, returns the beginning of the text."""
-    if block.called is not None and isinstance(said := block.called.known.get(INPUT), str):
-        return said
-    return ArrivingInput().feed(block.text)
+    return ArrivingInput().feed(block.text) if block.called is None else input_of(block.called)
 
 
 def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:

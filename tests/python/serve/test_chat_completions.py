@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import re
 from typing import Any
 
 import pytest
 from asgi import Answer, Client, with_server
 from patience import until
+from scripted_model import ScriptedModel, served
+from tool_templates import TEMPLATES
 
 import pumice
 
@@ -229,3 +233,136 @@ def test_a_response_format_that_is_refused(smollm2: pumice.Model, form: dict[str
 def test_a_grammar_is_lark_or_gbnf(smollm2: pumice.Model, field: str, grammar: str) -> None:
     given = grammar if field == "grammar" else {"grammar": grammar}
     assert answer(smollm2, {**HELLO, field: given}).json["choices"][0]["message"]["content"] in ("red", "blue")
+
+
+# ---------------------------------------------------------------- forced calls
+def function(**parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": parameters}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_forced_call_cannot_follow_is_named(caller: pumice.Model, stream: bool) -> None:
+    days = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
+    tool = function(city=WEATHER["properties"]["city"], days=days)
+    tool["function"]["parameters"]["required"] = ["city"]
+    body = {**HELLO, "tools": [tool], "max_tokens": 80, "stream": stream}
+    place = "the parameters of the tool 'weather': #/properties/days/uniqueItems"
+    for choice, named in (("required", True), ({"type": "function", "function": {"name": "weather"}}, True), ("auto", False)):
+        found = answer(caller, {**body, "tool_choice": choice})
+        ignored = found.events[0].get("pumice", {}).get("ignored", []) if stream else found.json["pumice"]["ignored"]
+        assert (place in ignored) is named
+        if named and not stream:
+            [call] = found.json["choices"][0]["message"]["tool_calls"]
+            assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
+
+
+@pytest.mark.parametrize("form", [{"response_format": {"type": "json_object"}}, {"structured_outputs": {"choice": ["dry"]}}])
+def test_a_forced_call_with_a_form_of_the_text(caller: pumice.Model, form: dict[str, Any]) -> None:
+    body = {**HELLO, "tools": [function(city=WEATHER["properties"]["city"])], "tool_choice": "required", "max_tokens": 60, **form}
+    found = answer(caller, {**body, "parallel_tool_calls": False})
+    assert found.status == 200, found.body
+    [choice] = found.json["choices"]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+
+
+# ---------------------------------------------------------------- custom tools
+SHELL = {"type": "custom", "custom": {"name": "shell", "description": "Runs a command."}}
+LIST = 'start: "ls " /[a-z]{1,3}/'
+FORMS = {
+    "nested": {"type": "grammar", "grammar": {"syntax": "lark", "definition": LIST}},
+    "flat": {"type": "grammar", "syntax": "regex", "definition": "ls [a-z]{1,3}"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "custom", "custom": {"name": "shell"}},
+        {"type": "custom", "name": "shell"},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "shell"}}]}},
+    ],
+)
+def test_a_custom_tool_follows_its_grammar(caller: pumice.Model, form: str, choice: Any) -> None:
+    tool = {"type": "custom", "custom": {**SHELL["custom"], "format": FORMS[form]}}
+    body = {**HELLO, "tools": [tool], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 60}
+    [whole] = answer(caller, body).json["choices"]
+    [call] = whole["message"]["tool_calls"]
+    assert whole["finish_reason"] == "tool_calls"
+    assert call["type"] == "custom" and call["custom"]["name"] == "shell" and "function" not in call
+    assert re.fullmatch("ls [a-z]{1,3}", call["custom"]["input"])
+    deltas = [delta for event in answer(caller, {**body, "stream": True}).events[:-1] for delta in _deltas(event)]
+    assert (deltas[0]["type"], deltas[0]["custom"]["name"], deltas[0]["index"]) == ("custom", "shell", 0)
+    assert "".join(delta["custom"]["input"] for delta in deltas) == call["custom"]["input"]
+
+
+def _deltas(event: dict[str, Any]) -> list[dict[str, Any]]:
+    return [delta for choice in event["choices"] for delta in choice["delta"].get("tool_calls", ())]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"input": 'a "b"\n\\é🪨'}, 'a "b"\n\\é🪨'),
+        ({"input": ""}, ""),
+        ({"command": "ls"}, '{"command":"ls"}'),
+        ({"input": 5}, '{"input":5}'),
+    ],
+)
+def test_custom_calls_and_functions_in_one_answer(monkeypatch: pytest.MonkeyPatch, written: dict[str, Any], said: str) -> None:
+    calls = [{"name": "shell", "arguments": written}, {"name": "now", "arguments": {}}]
+    text = "".join(f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>\n" for call in calls)
+    body = {**HELLO, "tools": [SHELL, NOW], "max_tokens": 1000}
+    found, _ = scripted(monkeypatch, text, body, {**body, "stream": True})
+    custom, plain = found[0].json["choices"][0]["message"]["tool_calls"]
+    assert custom["custom"] == {"name": "shell", "input": said} and custom["id"] != plain["id"]
+    assert plain["type"] == "function" and plain["function"] == {"name": "now", "arguments": "{}"}
+    deltas = [delta for event in found[1].events[:-1] for delta in _deltas(event)]
+    assert "".join(delta["custom"]["input"] for delta in deltas if delta["index"] == 0) == said
+    assert "".join(delta["function"]["arguments"] for delta in deltas if delta["index"] == 1) == "{}"
+
+
+def test_a_custom_call_in_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
+    history = [
+        *HELLO["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "basalt"},
+    ]
+    body = {**HELLO, "tools": [SHELL], "messages": history}
+    wrong = copy.deepcopy(body)
+    del wrong["messages"][1]["tool_calls"][0]["custom"]["input"]
+    found, model = scripted(monkeypatch, "Done.", body, wrong)
+    assert found[0].status == 200, found[0].body
+    [asked] = model.asked
+    assert asked["messages"][1]["tool_calls"] == [{**call, "type": "function", "function": {"name": "shell", "arguments": {"input": "ls"}}}]
+    assert found[1].status == 400 and "messages[1].tool_calls[0]" in found[1].error["message"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "says"),
+    [
+        ({"type": "custom"}, "tools[0] has no name"),
+        ({"type": "custom", "custom": 5}, "tools[0].custom must be an object"),
+        ({"type": "custom", "custom": {"name": "shell", "format": {"type": "json"}}}, "tools[0].format must have the type"),
+        (
+            {"type": "custom", "custom": {"name": "shell", "format": {"type": "grammar", "grammar": {"syntax": "gbnf"}}}},
+            "must have a syntax",
+        ),
+    ],
+)
+def test_a_custom_tool_of_a_wrong_form(smollm2: pumice.Model, tool: Any, says: str) -> None:
+    found = answer(smollm2, {**HELLO, "tools": [tool]})
+    assert found.status == 400 and found.error["param"] == "tools" and says in found.error["message"], found.body
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, text: str, *requests: dict[str, Any]) -> tuple[list[Answer], ScriptedModel]:
+    """Returns the answers to requests, and the model that gave `text`."""
+    model = ScriptedModel(TEMPLATES["hermes"], text)
+
+    async def main() -> list[Answer]:
+        async with served(model, monkeypatch) as client:
+            return [await client.post(PATH, body) for body in requests]
+
+    return asyncio.run(main()), model

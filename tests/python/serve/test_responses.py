@@ -95,6 +95,14 @@ def test_an_answer_of_a_schema(caller: pumice.Model) -> None:
     assert found["status"] == "completed" and found["text"]["format"] == form
 
 
+@pytest.mark.parametrize("where", ["schema", "value"])
+def test_a_schema_beside_json_object(caller: pumice.Model, where: str) -> None:
+    form = {"type": "json_object", where: {"properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}}
+    body = {"input": "Choose.", "text": {"format": form}, "max_output_tokens": 30}
+    found = with_server({"chat": caller}, lambda client: client.post(PATH, body)).json
+    assert json.loads(found["output"][0]["content"][0]["text"]) in ({"a": 1}, {"a": 2})
+
+
 # ---------------------------------------------------------------- items
 def test_items_become_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [
