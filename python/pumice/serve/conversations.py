@@ -94,6 +94,8 @@ async def begun(call: Call, served: Served, asked: Asked) -> Answering:
         stream = await model.achat(stream=True, **keywords)
         await stream.begin()
         call.admitted(stream)
+        # The model has just found out what it can enforce, and remembers it.
+        ignored += await call.server.aside(lambda: model._chats.not_enforced(asked.tools, asked.tool_choice))
         return Answering(model, stream, call.id, asked.named, ignored + asked.left_out)
     except ContextLengthError as error:
         if not asked.truncates:
@@ -129,6 +131,8 @@ def cut_at(messages: Sequence[dict[str, Any]], first: int) -> list[dict[str, Any
 async def counted(call: Call, served: Served, asked: Asked) -> int:
     """Returns the number of tokens of a conversation's prompt. Raises the errors of Model.chat()."""
     model, keywords, _ = await _keywords(call, served, asked)
+    if keywords.get("tool_choice") != "none":
+        keywords["tool_choice"] = None  # a call that must come does not change the prompt, and its grammar would take time
     result: ChatResult = await call.server.aside(lambda: model.chat(dry_run=True, **keywords))
     return result.prompt_tokens
 
@@ -165,7 +169,6 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
             if asked.enforced:
                 raise Refused(400, "a custom tool has a grammar, and none can be enforced in this model's calls", param="tools")
             ignored.add("strict")
-        ignored |= {*await call.server.aside(lambda: model._chats.not_enforced(asked.tools, asked.tool_choice))}
         keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
     elif asked.tool_choice not in (None, "auto", "none"):
         raise Refused(400, f"tool_choice={shown(asked.tool_choice)} without tools: there is nothing to call", param="tool_choice")
