@@ -18,7 +18,7 @@ from ..common.forks import Lock, cached_property
 from ..common.side_files import read_object
 from ..errors import ChatTemplateError, GrammarError, ModelFormatError
 from ..generate.generation import Continuation, Generation
-from ..generate.grammar import Grammar, is_there
+from ..generate.grammar import Grammar, Grammars, is_there
 from ..generate.prompts import prompt_ids
 from ..generate.reasoning import Marks
 from ..generate.settings import SamplingParams
@@ -118,10 +118,9 @@ class Chats:
         vocab_size: int,
         chat_template: Any,
         response_template: Any,
-        compiled: Callable[[Grammar], object],
+        grammars: Grammars,
     ) -> None:
-        """compiled: compiles a grammar for the model, or raises GrammarError."""
-        self._file, self._tokenizer, self._vocab_size, self._compiled = file, tokenizer, vocab_size, compiled
+        self._file, self._tokenizer, self._vocab_size, self._grammars = file, tokenizer, vocab_size, grammars
         self._given_template, self._given_shape = chat_template, response_template
         self._template: ChatTemplate | None = None
         self._lock = Lock()
@@ -260,8 +259,9 @@ class Chats:
         def check(made: list[dict[str, Any]]) -> None:
             asking = answer_grammars.Asking(tools=made, calls="must")
             if (grammar := answer_grammars.answer_grammar(self._tokenizer, asking, None, written)) is not None:
-                self._compiled(grammar)
+                self._grammars.compiled(grammar)
 
+        self._grammars.tokens()  # made before, because forced() takes the time of each check
         found = forced(tools, check)
         with self._lock():
             self._forced[key] = found

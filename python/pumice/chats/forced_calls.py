@@ -19,7 +19,7 @@ from .answer_grammars import whose
 from .tool_schemas import is_strict
 
 _MOST_TRIES = 32  # maximum number of grammars that are tried
-_MOST_SECONDS = 4.0  # no further grammar is tried after this time
+_MOST_SECONDS = 3.0  # if a grammar took longer than this, no other one is tried
 
 # Keywords without which a schema has the same structure: its types, properties and listed values stay.
 _SOFT = frozenset({*BOUNDS, *itertools.chain(*RELAXABLE.values())})
@@ -49,8 +49,8 @@ def forced(tools: Sequence[dict[str, Any]], check: Callable[[list[dict[str, Any]
     except GrammarError:  # a schema is too large or nested too deep
         return everything
     left_out: list[str] = []
-    begun = time.monotonic()
     for _ in range(_MOST_TRIES):
+        begun = time.monotonic()
         made = [_with_schema(tool, schemas.get(tool["function"]["name"])) for tool in tools]
         try:
             check(made)

@@ -101,7 +101,7 @@ class ModelBase:
         vocab_size = int(engine.info["vocab_size"])
         self._generator = Generator(tokenizer, settings, vocab_size)
         templates = options["chat_template"], options["response_template"]
-        self._chats = Chats(file, tokenizer, vocab_size, *templates, self._generator.grammars.compiled)
+        self._chats = Chats(file, tokenizer, vocab_size, *templates, self._generator.grammars)
         self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models whose vocabulary was found equal to this model's
         self._moving = Lock()
         self._pools: Pools | None = None  # the threads of asynchronous calls; made by the first such call

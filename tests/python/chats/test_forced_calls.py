@@ -11,6 +11,7 @@ from masks import filter_of, may_come, takes
 from tool_templates import TEMPLATES, USER
 
 import pumice
+from pumice.chats import forced_calls
 from pumice.chats.chat import Chats
 from pumice.chats.chat_templates import ChatTemplate
 from pumice.chats.forced_calls import forced
@@ -25,7 +26,7 @@ def chats_of(model: pumice.Model, name: str) -> Chats:
     """Returns the chats of a model as if its chat template were TEMPLATES[name]."""
     file: Any = types.SimpleNamespace(kind="gguf", path="chats.gguf")
     vocab_size = int(model._info["vocab_size"])
-    chats = Chats(file, model._tokenizer, vocab_size, None, None, model._generator.grammars.compiled)
+    chats = Chats(file, model._tokenizer, vocab_size, None, None, model._generator.grammars)
     chats._template = ChatTemplate(TEMPLATES[name], "<bos>", "</s>")
     return chats
 
@@ -194,3 +195,16 @@ def test_arguments_without_types_are_no_texts(smollm2: pumice.Model, name: str, 
     made = grammar(chats_of(smollm2, name), tools, "f")
     assert takes(smollm2, made, CALLS[name] % '{"a": 1}')
     assert not takes(smollm2, made, CALLS[name] % "Rome")
+
+
+def test_a_grammar_that_takes_long_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100, 10))
+    monkeypatch.setattr(forced_calls, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    tools = [tool({"x": {"type": "integer", "minimum": 3}})]
+
+    def check(made: list[dict[str, Any]]) -> None:
+        if made != tools:
+            raise GrammarError("compiling takes longer than 5 seconds")
+
+    assert forced(tools, check) == (tools, (f"{WHOSE}#",))
+    assert next(clock) == 20

@@ -102,7 +102,8 @@ class ScriptedModel:
         self.info = self._info = {"tasks": ["generate"], "n_ctx": 1 << 20, "device": "cpu"}
         self.asked: list[dict[str, Any]] = []
         file = types.SimpleNamespace(kind="gguf", path="scripted.gguf")
-        self._chats = Chats(file, self.tokenizer, 0x110000, None, None, lambda _: None)  # type: ignore[arg-type]
+        grammars: Any = types.SimpleNamespace(compiled=lambda grammar: None, tokens=lambda: None)
+        self._chats = Chats(file, self.tokenizer, 0x110000, None, None, grammars)  # type: ignore[arg-type]
         self._chats._template = ChatTemplate(template, "<bos>", "</s>")
 
     def _need(self, task: str, what: str) -> None:
