@@ -119,7 +119,7 @@ def parser() -> Parser:
         for name, (read, about) in (LOADING_CHATS if sub in (chat, serve) else LOADING).items():
             load.add_argument(f"--{name.replace('_', '-')}", type=read, help=about)
     for sub in (generate, chat, serve):
-        add_sampling_options(sub, reasoning=sub is not serve)
+        add_sampling_options(sub, limits=sub is not serve)
     return top
 
 

@@ -211,7 +211,7 @@ def main() -> int:
     with (
         pumice.load(samples.smollm2(), n_ctx=160, device="cpu") as chat,
         pumice.load(samples.minilm(), device="cpu") as embed,
-        serving({"chat": chat, "embed": embed}, sampling={"max_new_tokens": 8, "max_seconds": 1.0}) as here,
+        serving({"chat": chat, "embed": embed}, max_answer=8, sampling={"max_seconds": 1.0}) as here,
     ):
         begun = time.monotonic()
         statuses, wrong = fuzz(here, arguments.requests, arguments.seed)

@@ -143,14 +143,14 @@ def add_writing_options(command: Parser) -> None:
     command.add_argument("--force", action="store_true", help="replace files that are there already")
 
 
-def add_sampling_options(command: Parser, reasoning: bool) -> None:
-    """Adds the options of generated texts. reasoning: whether the reasoning can be limited."""
+def add_sampling_options(command: Parser, limits: bool) -> None:
+    """Adds the options of generated texts. limits: whether with those that limit the tokens of a text and of its reasoning."""
     sampling = command.add_argument_group("sampling")
-    sampling.add_argument("--max-new-tokens", type=count)
+    if limits:
+        sampling.add_argument("--max-new-tokens", type=count)
+        sampling.add_argument("--max-reasoning-tokens", type=int, help="end the model's reasoning after this many tokens")
     sampling.add_argument("--top-k", type=int)
     sampling.add_argument("--seed", type=int)
     for name in ("temperature", "top-p", "min-p", "repetition-penalty"):
         sampling.add_argument(f"--{name}", type=float)
-    if reasoning:
-        sampling.add_argument("--max-reasoning-tokens", type=int, help="end the model's reasoning after this many tokens")
     sampling.add_argument("--stop", type=utf8_text, action="append", help="stop before this text (may be given several times)")

@@ -36,7 +36,7 @@ def fields(settings: Settings) -> Fields:
             Field(
                 "max_tokens",
                 most,
-                "Most tokens of an answer. Without it, or with -1, an answer may fill the context.",
+                f"Most tokens of an answer; {settings.max_answer} if it is not given or -1.",
                 to="max_new_tokens",
                 idle=(-1,),
             ),

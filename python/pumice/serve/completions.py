@@ -24,6 +24,11 @@ LEAST = -9999.0  # what -inf is in an answer, because JSON has no infinity
 OPENAI_TOKENS = 16  # maximum number of tokens that OpenAI generates if max_tokens is absent
 
 
+def most_tokens(settings: Settings) -> int:
+    """Returns the maximum number of tokens of an answer if the request has no max_tokens."""
+    return min(OPENAI_TOKENS, settings.max_answer)
+
+
 def fields(settings: Settings) -> Fields:
     """Returns the table of the body's fields."""
     ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
@@ -42,7 +47,7 @@ def fields(settings: Settings) -> Fields:
             Field(
                 "max_tokens",
                 {"type": "integer", "minimum": -1},
-                "Most new tokens; 16 if it is not given. 0 together with echo. -1: what fits into the context.",
+                f"Most new tokens; {most_tokens(settings)} if it is not given. 0 together with echo. -1: what fits into the context.",
                 to="max_new_tokens",
             ),
             *sampling_fields(settings),
@@ -91,7 +96,7 @@ class _Asked:
         self.call, self.read, self.model, self.prompts = call, read, model, prompts
         self.n, self.echo, self.top = read.get("n", 1), bool(read["echo"]), read["logprobs"]
         self.context = int(model._info["n_ctx"])
-        self.most = read.get("max_tokens", OPENAI_TOKENS)
+        self.most = read.get("max_tokens", most_tokens(call.server.settings))
         if self.most == NO_LIMIT:
             self.most = self.context
         self.ids: list[Any] = []

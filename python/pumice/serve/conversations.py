@@ -154,7 +154,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
         variables = {**dict.fromkeys(_THINKING, thinking), **variables}
     if asked.thinking is not None and not habits.variables & {*_THINKING}:
         ignored.add("thinking")
-    keywords: dict[str, Any] = {"max_new_tokens": int(model._info["n_ctx"]), **call.sampling, **asked.options}
+    keywords: dict[str, Any] = {"max_new_tokens": call.server.settings.max_answer, **call.sampling, **asked.options}
     if asked.budget is not None and not habits.marked:
         ignored.add(asked.budget_name)
     elif asked.budget is not None:

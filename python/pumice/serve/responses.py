@@ -55,7 +55,12 @@ def fields(settings: Settings) -> Fields:
             Field("instructions", TEXT, "What comes before the conversation."),
             STREAM,
             Field("stream_options", {"type": "object", "properties": {"include_obfuscation": FLAG}}, "Has no effect."),
-            Field("max_output_tokens", {"type": "integer", "minimum": 1}, "Most tokens of the answer.", to="max_new_tokens"),
+            Field(
+                "max_output_tokens",
+                {"type": "integer", "minimum": 1},
+                f"Most tokens of the answer; {settings.max_answer} if it is not given.",
+                to="max_new_tokens",
+            ),
             *(each for each in sampling_fields(settings) if each.name not in others),
             Field("tools", {"type": "array", "items": OBJECT, "maxItems": settings.max_tools}, "Functions and custom tools to call."),
             Field("tool_choice", {"anyOf": [TEXT, OBJECT]}, '"auto", "none", "required", or a tool.'),

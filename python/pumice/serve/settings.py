@@ -49,6 +49,8 @@ class Settings:
     max_bodies: int = option(64 << 20, "sizes", "most bytes of the bodies of all requests that wait or are at work")
     max_inputs: int = option(2048, "sizes", "most texts of /v1/embeddings, and prompts of /v1/completions")
     max_documents: int = option(1024, "sizes", "most documents of /v1/rerank")
+    # Without this limit, an answer that its model never ends would fill the context.
+    max_answer: int = option(4096, "sizes", "most tokens of an answer whose request does not limit it")
     max_n: int = option(16, "sizes", "most answers to a prompt (n)")
     # Without this limit, a request could have 16,000 sequences, and each of their steps would block the event loop for seconds.
     max_sequences: int = option(512, "sizes", "most prompts of a request times n")
@@ -81,7 +83,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Checks all values. Raises TypeError and ValueError, which name the setting."""
         from ..common.arguments import check_text, flag, integer, real, shown, unknown_keyword
-        from ..generate.settings import SamplingParams, check_without_model
+        from ..generate.settings import SamplingParams, check_setting, check_without_model
 
         for each in fields(self):
             name, value = each.name, getattr(self, each.name)
@@ -99,14 +101,17 @@ class Settings:
                 if "" in value or any(" " in one for one in value):
                     raise ValueError(f"{name} has an empty text, or one with a space, which no header can have")
         # stop_ids is no keyword of generate(), because its `stop` accepts ids, too.
-        known = [each.name for each in fields(SamplingParams) if each.name != "stop_ids"]
+        known = [each.name for each in fields(SamplingParams) if each.name not in ("stop_ids", "max_new_tokens")]
         for name in self.sampling:
+            if name == "max_new_tokens":
+                raise ValueError("sampling has max_new_tokens: the setting max_answer limits the answers of requests that do not say it")
             if name not in known:
                 raise unknown_keyword("sampling", name, known)
-        # `sampling` and `chunk_seconds` are checked here. Otherwise every request would get 400 for a wrong value, which blames the client.
-        # Only what depends on the model's own settings or its tokenizer is checked with each request.
+        # `sampling`, `chunk_seconds` and `max_answer` are checked here. Otherwise every request would get 400 for a wrong value, which
+        # blames the client. Only what depends on the model's own settings or its tokenizer is checked with each request.
         check_without_model(self.sampling)
         check_without_model({"chunk_seconds": self.chunk_seconds})
+        check_setting("max_new_tokens", self.max_answer, "max_answer")
         for alias, name in self.aliases.items():
             if not isinstance(alias, str) or not isinstance(name, str):
                 raise TypeError(f"aliases must map texts to texts, not {shown(alias)} to {shown(name)}")

@@ -21,7 +21,7 @@ import fuzz  # noqa: E402
 def test_requests_that_are_nearly_right(seed: int, minilm: pumice.Model) -> None:
     with (
         pumice.load(samples.smollm2(), n_ctx=160, device="cpu") as chat,
-        serving({"chat": chat, "embed": minilm}, sampling={"max_new_tokens": 8, "max_seconds": 1.0}) as here,
+        serving({"chat": chat, "embed": minilm}, max_answer=8, sampling={"max_seconds": 1.0}) as here,
     ):
         statuses, wrong = fuzz.fuzz(here, 150, seed)
         assert wrong == []

@@ -151,7 +151,8 @@ def test_options_of_one_model() -> None:
         (["m", "--seed", "-5"], "seed=-5 is out of range"),
         (["m", "--repetition-penalty", "0"], "repetition_penalty=0 is out of range"),
         (["m", "--top-k", "99999999999"], "top_k=99999999999 is out of range"),
-        (["m", "--max-new-tokens", "99999999999"], "max_new_tokens=99999999999 is out of range"),
+        (["m", "--max-answer", "99999999999"], "max_answer=99999999999 is out of range"),
+        (["m", "--max-answer", "0"], "max_answer=0 is out of range"),
         (["m", "--stop", ""], "stop holds an empty string"),
         (["m", "--alias", ""], "--alias '': NAME=VALUE is meant"),
         (["m", "--alias", "=m"], "an alias of 'm' is empty"),
@@ -478,7 +479,7 @@ def test_the_log_level_hides_the_lines_of_requests() -> None:
 
 
 def test_sampling_of_requests_that_do_not_say_it() -> None:
-    with Command(f"chat={samples.smollm2()}", "--n-ctx", "512", "--max-new-tokens", "2", "--temperature", "0") as server:
+    with Command(f"chat={samples.smollm2()}", "--n-ctx", "512", "--max-answer", "2", "--temperature", "0") as server:
         server.wait_ready()
         body = {"messages": QUICK["messages"]}
         assert server.post(CHAT, body).json["usage"]["completion_tokens"] == 2
