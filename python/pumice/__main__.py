@@ -339,6 +339,8 @@ def run_chat(arguments: argparse.Namespace) -> int:
                     raise
                 stream.close()
             say()
+            if stream.result.finish_reason == "repetition":
+                complain("(the answer ends here, because it only repeated itself)")
             if arguments.timings:
                 complain(_figures(stream.result))
             messages.append(stream.result.message)

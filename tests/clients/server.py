@@ -16,4 +16,5 @@ from pumice.serve import app  # noqa: E402
 if __name__ == "__main__":
     models = {"chat": samples.smollm2(), "embed": samples.minilm()}
     load = {"chat": {"chat_template": samples.tools_template()}}
-    uvicorn.run(app(models, load=load), port=0, http="h11", log_level="info", access_log=False)
+    # Greedy, because the calls check answers that they do not sample themselves.
+    uvicorn.run(app(models, load=load, sampling={"temperature": 0}), port=0, http="h11", log_level="info", access_log=False)

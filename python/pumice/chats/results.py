@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..common.arguments import shown
 from ..generate.answers import Kind, ToolCall
-from ..generate.generation import Chunk, Continuation, Generation
+from ..generate.generation import INCOMPLETE, Chunk, Continuation, Generation
 from ..generate.settings import SamplingParams
 from . import answer_grammars
 from .content_stops import ContentStops
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 
 
-_ENDS: dict[str, End] = {"length": "limit", "cancelled": "limit", "stop": "stop"}  # the finish_reason of an answer that was cut
+# finish_reason -> how the answer ended, where that matters to a call without an end
+_ENDS: dict[str | None, End] = {**dict.fromkeys(INCOMPLETE, "limit"), "stop": "stop"}
 
 
 def kind_tokens_of(kinds: Sequence[Kind]) -> dict[str, int]:
@@ -63,8 +64,8 @@ class ChatResult(Generation):
 
         Raises ValueError if the answer is incomplete or is not JSON, and pydantic's ValidationError if the answer does not match the
         pydantic type."""
-        if self.finish_reason in ("length", "cancelled"):
-            why = "max_new_tokens or the context ended it" if self.finish_reason == "length" else "it was cancelled"
+        if self.finish_reason in INCOMPLETE:
+            why = INCOMPLETE[self.finish_reason]
             raise ValueError(f"the answer is not complete: {why} after {len(self.ids)} tokens. It begins {shown(self.content, 80)}")
         return self.parser(self.content)
 
@@ -83,7 +84,8 @@ class ChatResult(Generation):
 
     def to_openai(self) -> dict[str, Any]:
         """Returns the answer as a dict in the shape of an OpenAI chat completion."""
-        reason = {"eos": "stop", "grammar": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
+        reasons = {"eos": "stop", "grammar": "stop", "repetition": "length", "cancelled": None}
+        reason = reasons.get(self.finish_reason or "", self.finish_reason)
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning is not None:
             message["reasoning_content"] = self.reasoning
@@ -169,4 +171,4 @@ class Answer(Continuation):
         if not over:
             return events
         after = self.stopped_by if isinstance(self.stopped_by, str) else ""
-        return events + self._parser.finish(_ENDS.get(self.finish_reason or "", "end"), after)
+        return events + self._parser.finish(_ENDS.get(self.finish_reason, "end"), after)

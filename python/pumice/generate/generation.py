@@ -20,6 +20,7 @@ from ..common.callbacks import no_end
 from ..common.display import html_lines, token_span
 from .answers import CallDelta, Kind, ToolCall
 from .reasoning import Reasoning
+from .repetition import repeats
 from .settings import SamplingParams, engine_params
 from .stops import StopSearch
 
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
-FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
+FinishReason = Literal["stop", "eos", "length", "grammar", "repetition", "cancelled"]
+# Finish reasons of texts that are not complete -> what ended the text.
+INCOMPLETE: Mapping[str | None, str] = {
+    "length": "max_new_tokens or the context ended it",
+    "repetition": "it only repeated itself",
+    "cancelled": "it was cancelled",
+}
 
 
 # ---------------------------------------------------------------- results
@@ -40,7 +47,7 @@ class Generation:
     text: the text, cut before a stop string.
     ids: int32 (n,), the generated tokens without the end token and without tokens that a stop string cut off.
     finish_reason: "stop" (a stop string or stop id), "eos" (the model ended the answer), "grammar" (the grammar allows no further token),
-        "length" (max_new_tokens or the context length was reached), or "cancelled".
+        "length" (max_new_tokens or the context length was reached), "repetition" (max_repeated_tokens was reached), or "cancelled".
     prompt_tokens: number of tokens of the prompt, special tokens included.
     reused_tokens: number of tokens of the prompt whose keys and values were in the prefix cache.
     seed: the seed of the random numbers: the call's seed or, if the call gave none, a new one.
@@ -144,6 +151,7 @@ class Continuation:
         self._decoder = tokenizer.decode_stream(after=prompt)
         self._stops = StopSearch(params.stop) if stops is None else stops
         self._stop_ids = frozenset(params.stop_ids)
+        self._most_repeated, self._least = params.max_repeated_tokens, params.min_new_tokens
         self._asked = () if params.logprobs is None else ("logprobs", "top_ids", "top_logprobs")[: 3 if params.logprobs else 1]
         self.text = ""
         self.ids: list[int] = []
@@ -172,6 +180,9 @@ class Continuation:
                 getattr(self, name).append(news[name][k])
             piece = self._decoder.step([token])
             if self._extend(piece, self._stops.feed(piece, token)):
+                return
+            if self._most_repeated and len(self.ids) >= self._least and repeats(self.ids, self._most_repeated):
+                self._end("repetition")
                 return
         if news.get("finish_reason") is not None:
             self._end(news["finish_reason"])

@@ -17,7 +17,7 @@ from .generation import READ_AHEAD, Begin, Continuation, Finish, Run, Stream, ru
 from .grammar import Grammar, Grammars
 from .prompts import prompt_ids
 from .reasoning import Marks, Reasoning, ReasoningBudgets
-from .settings import SAMPLING_DEFAULTS, ModelSettings, SamplingParams, resolve_params
+from .settings import SAMPLING_DEFAULTS, ModelSettings, SamplingParams, resolve_params, with_chat_defaults
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -59,6 +59,15 @@ class Generator:
             if not where:
                 raise
             raise type(error)(f"{where}{error}") from None
+
+    @property
+    def chat_sampling(self) -> Mapping[str, Any]:
+        """The settings with which tokens of answers are chosen if neither the call nor the model's files say it."""
+        return self._settings.chat_sampling
+
+    def answering(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the keywords of an answer, with the defaults of answers where neither the call nor the model's files have a value."""
+        return with_chat_defaults(options, self._settings)
 
     def reasoning(self, marks: Marks, ids: Int32, opened: bool | None = None) -> Reasoning:
         """Returns the data that a request with max_reasoning_tokens needs for one prompt. opened: whether the reasoning begins in the

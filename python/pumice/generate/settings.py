@@ -14,6 +14,7 @@ from .. import _core
 from ..common.arguments import argument, check_text, flag, integer, shown, shown_path
 from ..common.side_files import read_object
 from ..errors import ModelFormatError
+from .repetition import LONGEST_PHRASE
 from .token_settings import LogitsProcessor, bad_words, dry_breakers, logits_processor
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Sampling(TypedDict, total=False):
     ignore_eos: bool
     bad_words: str | Sequence[str | Sequence[int]] | None
     max_reasoning_tokens: int | None
+    max_repeated_tokens: int | None
     logits_processor: LogitsProcessor | None
     temperature: float | None
     top_k: int | None
@@ -75,17 +77,23 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
     "chunk_seconds": _OFF.chunk_seconds,
 }
 
+# Settings of answers: of chat(), and of all requests of the server that generate text. CHAT_SAMPLING has the values of llama.cpp.
+CHAT_SAMPLING: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+CHAT_REPEATED_TOKENS = 512
+
 
 @dataclass(frozen=True)
 class SamplingParams:
     """The resolved sampling settings of a call. The value of a setting is that of the call. Otherwise it is that of the model's own
-    settings. Otherwise the setting is off (greedy). docs/python/generate.md explains in which order filters apply.
+    settings. Otherwise it is that of CHAT_SAMPLING in an answer (chat(), the server), and off (greedy) in all other calls.
+    docs/python/generate.md explains in which order filters apply.
 
     max_new_tokens: maximum number of generated tokens.
     min_new_tokens: the first `min_new_tokens` tokens are neither an end token nor one of `stop_ids`.
     ignore_eos: whether end tokens are treated like all other tokens.
     bad_words: sequences of token ids that are never generated as a whole.
     max_reasoning_tokens: the reasoning ends after this many tokens. None means no limit.
+    max_repeated_tokens: the text ends when this many of its last tokens repeat one phrase (repetition.py). 0 is off.
     logits_processor: the caller's function that changes the logits of each token, or None.
     temperature: number by which logits are divided, at most 1e6. 0 is greedy.
     top_k: only this many most likely tokens can be sampled. 0 is off.
@@ -121,6 +129,7 @@ class SamplingParams:
     ignore_eos: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
     max_reasoning_tokens: int | None = _OFF.max_reasoning_tokens
+    max_repeated_tokens: int = 0
     logits_processor: LogitsProcessor | None = None
     temperature: float = _OFF.temperature
     top_k: int = _OFF.top_k
@@ -152,7 +161,7 @@ class SamplingParams:
 
 
 _MOST_IDS = 2**31  # more than the number of tokens of any vocabulary
-_OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the loop in engine_params() skips
+_OURS = ("ignore_eos", "max_repeated_tokens", "stop", "logits_processor")  # settings that the loop in engine_params() skips
 
 
 def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.GenerateParams:
@@ -171,7 +180,7 @@ _FILTERS = ("top_k", "top_p", "min_p", "typical_p")
 # Further settings of this kind, which generation_config.json cannot have.
 _OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")
 # Settings that need the tokenizer or are not a single number. All others are passed to the engine unchanged.
-_READ = ("ignore_eos", "bad_words", "logits_processor", "dry_breakers", "logit_bias", "stop", "stop_ids", "logprobs")
+_READ = ("ignore_eos", "max_repeated_tokens", "bad_words", "logits_processor", "dry_breakers", "logit_bias", "stop", "stop_ids", "logprobs")
 
 # Setting -> the other setting without which it has no effect. The other setting is 0 (off) by default.
 _SWITCHES = {
@@ -197,13 +206,19 @@ _GGUF_MIROSTAT = "general.sampling.mirostat"
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The generation settings in a model's own files."""
+    """The generation settings in a model's own files. decides: whether the files say how tokens are chosen, be it greedily."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    decides: bool = False
     eos_ids: tuple[int, ...] = ()
     suppressed: tuple[int, ...] = ()  # ids of tokens that must not be generated
     bad_words: tuple[tuple[int, ...], ...] = ()
     ignored: tuple[str, ...] = ()  # "key=value" for each setting in the files that pumice does not support
+
+    @property
+    def chat_sampling(self) -> Mapping[str, Any]:
+        """The settings with which tokens of answers are chosen if the call does not say it: none if the files decide."""
+        return {} if self.decides else CHAT_SAMPLING
 
 
 _GGUF_SUPPRESSED = "tokenizer.ggml.suppress_tokens"
@@ -251,7 +266,8 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
                 found["mirostat_eta"] = eta
         suppressed = _token_ids(file.get(_GGUF_SUPPRESSED), _GGUF_SUPPRESSED, file.path)
         ignored = _ignored(file.get, _GGUF_NOT_DONE)
-        return ModelSettings(_checked_settings(found, file.path), suppressed=suppressed, ignored=ignored)
+        decides = any(name in found for name in ("temperature", *_FILTERS, *_OWN_FILTERS))
+        return ModelSettings(_checked_settings(found, file.path), decides, suppressed=suppressed, ignored=ignored)
     path = Path(file.path)
     source = (path if path.is_dir() else path.parent) / "generation_config.json"
     values = read_object(source)
@@ -281,7 +297,7 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     words = {_token_ids(word, "bad_words_ids", str(source)) for word in given or ()}
     words -= {(), *((end,) for end in eos_ids)}  # transformers also ignores empty lists and single end tokens
     ignored = _ignored(values.get, _NOT_DONE)
-    return ModelSettings(_checked_settings(found, str(source)), eos_ids, suppressed, tuple(sorted(words)), ignored)
+    return ModelSettings(_checked_settings(found, str(source)), samples is not None, eos_ids, suppressed, tuple(sorted(words)), ignored)
 
 
 def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
@@ -333,7 +349,17 @@ def check_without_model(call: Mapping[str, Any]) -> None:
     tokenizer, so only resolve_params() checks them. Raises TypeError or ValueError that names the wrong argument."""
     _given_numbers(call)
     _ignore_eos(call)
+    _repeated(call)
     _stops(call.get("stop"), _MOST_IDS)
+
+
+def with_chat_defaults(call: Mapping[str, Any], model: ModelSettings) -> dict[str, Any]:
+    """Returns the keywords of an answer (chat(), the server): the call's, and the defaults of answers where neither the call nor the
+    model's files have a value. A call with ignore_eos wants a number of tokens, so no repetition ends it by default."""
+    result = dict(model.chat_sampling)
+    if not _ignore_eos(call):
+        result["max_repeated_tokens"] = CHAT_REPEATED_TOKENS
+    return result | {name: value for name, value in call.items() if value is not None}
 
 
 def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
@@ -347,7 +373,7 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
         values.get(name, getattr(_OFF, name)) != getattr(_OFF, name) for name in (*_FILTERS, *_OWN_FILTERS)
     ):
         values["temperature"] = 1.0
-    values["ignore_eos"] = _ignore_eos(call)
+    values["ignore_eos"], values["max_repeated_tokens"] = _ignore_eos(call), _repeated(call)
     suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
     with argument("logit_bias"):
         values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
@@ -368,6 +394,14 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
 
 def _ignore_eos(call: Mapping[str, Any]) -> bool:
     return flag("ignore_eos", call["ignore_eos"]) if call.get("ignore_eos") is not None else False
+
+
+def _repeated(call: Mapping[str, Any]) -> int:
+    given = call.get("max_repeated_tokens")
+    most = 0 if given is None else integer("max_repeated_tokens", given, 0, 2**31 - 1)
+    if 0 < most < 2 * LONGEST_PHRASE:
+        raise ValueError(f"max_repeated_tokens={most} is out of range: it must be 0 (off) or at least {2 * LONGEST_PHRASE}")
+    return most
 
 
 def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, Any]:

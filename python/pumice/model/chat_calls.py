@@ -68,7 +68,10 @@ class ChatCalls(ModelBase):
             documents spell a control token, it is plain text.
         max_tokens: another name of max_new_tokens.
 
-        All other keywords are those of generate(). Raises ChatTemplateError (also if continue_final=True and it is not certain where the
+        All other keywords are those of generate(). Where neither the call nor the model's files have a value, answers are sampled: with
+        temperature 0.8, top_k 40, top_p 0.95 and min_p 0.05, and max_repeated_tokens is 512 unless ignore_eos is set.
+
+        Raises ChatTemplateError (also if continue_final=True and it is not certain where the
         last message's text ends in the prompt), GrammarError if the requirements for the answer cannot be enforced, and what generate()
         raises.
         """
@@ -94,7 +97,7 @@ class ChatCalls(ModelBase):
             grammar,
             continue_final,
         )
-        params, guesses = self._generator.params(options), speculation(self, options)
+        params, guesses = self._generator.params(self._generator.answering(options)), speculation(self, options)
         with argument("messages", ChatTemplateError):
             asked = interruptible(lambda: self._chats.asked(question))
         if asked.left_out:

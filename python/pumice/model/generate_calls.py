@@ -42,6 +42,8 @@ class GenerateCalls(ModelBase):
         bad_words: strings, or lists of token ids, that are never generated.
         max_reasoning_tokens: after this many tokens, the model's reasoning ends: the tokens of its end marker come next, and the answer
             continues. The result's .reasoning_cut tells whether that happened. None means no limit.
+        max_repeated_tokens: the text ends, with finish_reason "repetition", when this many of its last tokens (64 or more) are one phrase
+            of at most 32 tokens over and over. None and 0 mean never.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None means the
             model's own setting, or off if it has none. If a filter is given and no temperature, the temperature is 1.
         dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: settings of the DRY penalty for repetitions.

@@ -208,6 +208,15 @@ class Model(TextCalls, EncodeCalls, LabelCalls, GenerateCalls, ChatCalls, Inside
         layers = {d["id"]: f": {d['layers']} layers" if len(devices) > 1 else "" for d in devices}
         return ", ".join(f"{device} ({text}){layers[device]}" for device, text in about.items())
 
+    def _sampling(self) -> str:
+        """Returns a text such as "temperature 0.6", or "greedy, chat() temperature 0.8" if the model's files do not decide."""
+
+        def shown(settings: Mapping[str, float]) -> str:
+            return ", ".join(f"{name} {value:g}" for name, value in settings.items())
+
+        chats = self._generator.chat_sampling if self._has_template() else {}
+        return (shown(self._info["sampling"]) or "greedy") + (f", chat() {shown(chats)}" if chats else "")
+
     def _log_line(self) -> str:
         i = self._info
         context = f"context {i['n_ctx']}" + (f" of the model's {i['n_ctx_model']}" if i["n_ctx"] < i["n_ctx_model"] else "")
@@ -239,8 +248,7 @@ class Model(TextCalls, EncodeCalls, LabelCalls, GenerateCalls, ChatCalls, Inside
         if "routes" in i:
             header.append("routes: " + ", ".join(f"{name} ({about})" for name, about in i["routes"].items()))
         if "generate" in i["tasks"]:
-            settings = ", ".join(f"{k} {v:g}" for k, v in i["sampling"].items()) or "greedy"
-            header.append(f"sampling: {settings}; chat template: {'yes' if self._has_template() else 'none'}")
+            header.append(f"sampling: {self._sampling()}; chat template: {'yes' if self._has_template() else 'none'}")
         if i.get("lora"):
             header.append("adapters: " + ", ".join(f"{shown_path(path)} ({scale:g})" for path, scale in i["lora"]))
         header.append(f"runs on {self._devices()}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ..generate.answers import Kind, ToolCall
-from ..generate.generation import Chunk
+from ..generate.generation import INCOMPLETE, Chunk
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Blocks:
             block.called, block.cut = call, not call.complete
             self._end(block, found)
         if chunk.finish_reason is not None and self._open is not None:
-            self._open.cut = chunk.finish_reason in ("length", "cancelled")
+            self._open.cut = chunk.finish_reason in INCOMPLETE
             self._end(self._open, found)
         return found
 

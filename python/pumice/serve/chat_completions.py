@@ -158,9 +158,14 @@ def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
 
 def report_of(results: Sequence[ChatResult], ignored: Sequence[str]) -> dict[str, Any]:
     """Returns what only pumice reports about an answer: its seed, its times, fields without effect, and whether max_reasoning_tokens has
-    ended the reasoning (of any of n answers)."""
-    cut = any(result.reasoning_cut for result in results)
-    return {"seed": results[0].seed, "timings": dict(results[0].timings), "ignored": list(ignored), "reasoning_cut": cut}
+    ended the reasoning, and max_repeated_tokens the answer (of any of n answers)."""
+    return {
+        "seed": results[0].seed,
+        "timings": dict(results[0].timings),
+        "ignored": list(ignored),
+        "reasoning_cut": any(result.reasoning_cut for result in results),
+        "repetition": any(result.finish_reason == "repetition" for result in results),
+    }
 
 
 def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any) -> dict[str, Any]:
@@ -180,9 +185,10 @@ def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprob
     return {"content": content, "refusal": None}
 
 
-def cut_of(cut: bool) -> dict[str, Any]:
-    """Returns the entry that a choice has if max_reasoning_tokens has ended its reasoning (`cut`). Returns {} otherwise."""
-    return {"reasoning_cut": True} if cut else {}
+def cuts_of(reasoning_cut: bool, reason: str | None) -> dict[str, Any]:
+    """Returns the entries that a choice has if max_reasoning_tokens has ended its reasoning (`reasoning_cut`), or max_repeated_tokens its
+    text (`reason`, the finish_reason). Returns {} otherwise."""
+    return {**({"reasoning_cut": True} if reasoning_cut else {}), **({"repetition": True} if reason == "repetition" else {})}
 
 
 def _call_of(call: ToolCall, custom: Set[str]) -> dict[str, Any]:
@@ -203,7 +209,13 @@ def choice_of(index: int, result: ChatResult, model: Model, custom: Set[str] = f
     if result.logprobs is not None:
         logprobs = logprobs_of(model, result.ids, result.logprobs, result.top_ids, result.top_logprobs)
     finish = finish_of(result.finish_reason, bool(result.tool_calls))
-    return {"index": index, "message": message, "finish_reason": finish, "logprobs": logprobs, **cut_of(result.reasoning_cut)}
+    return {
+        "index": index,
+        "message": message,
+        "finish_reason": finish,
+        "logprobs": logprobs,
+        **cuts_of(result.reasoning_cut, result.finish_reason),
+    }
 
 
 def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:
@@ -322,7 +334,8 @@ def _choices(chunk: Chunk, model: Model, calls: _Calls, cut: set[int]) -> list[d
         choices.append({"index": chunk.index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
     if chunk.finish_reason is not None:
         reason = finish_of(chunk.finish_reason, any(answer == chunk.index for answer, _ in calls.called))
-        choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason, **cut_of(chunk.index in cut)})
+        cuts = cuts_of(chunk.index in cut, chunk.finish_reason)
+        choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason, **cuts})
     return choices
 
 

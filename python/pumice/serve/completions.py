@@ -12,7 +12,7 @@ import numpy as np
 from ..generate.generation import Generation
 from ..model.model import Model
 from .calls import Call
-from .chat_completions import DONE, cut_of, event_of, failed
+from .chat_completions import DONE, cuts_of, event_of, failed
 from .conversations import finish_of, grammar_of
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields, Read
@@ -180,7 +180,7 @@ async def complete(call: Call) -> None:
         if asked.top is not None:
             options["logprobs"] = asked.top or True
         prompts = asked.prompts if len(asked.prompts) > 1 else asked.prompts[0]
-        stream = model.astream(prompts, **{**call.sampling, **options})
+        stream = model.astream(prompts, **model._generator.answering({**call.sampling, **options}))
         await stream.begin()
         call.admitted(stream)
         if read["stream"]:
@@ -334,7 +334,7 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
         "text": text,
         "logprobs": logprobs,
         "finish_reason": finish_of(each.finish_reason, False),
-        **cut_of(each.reasoning_cut),
+        **cuts_of(each.reasoning_cut, each.finish_reason),
     }
 
 
@@ -362,7 +362,7 @@ async def _stream(asked: _Asked, stream: Any, head: dict[str, Any]) -> None:
                 "text": chunk.text,
                 "logprobs": logprobs,
                 "finish_reason": finish_of(chunk.finish_reason, False),
-                **cut_of(chunk.reasoning_cut),
+                **cuts_of(chunk.reasoning_cut, chunk.finish_reason),
                 **asked.own(chunk.index, chunk.ids, first=chunk.index not in begun),
             }
             begun.add(chunk.index)

@@ -13,6 +13,7 @@ from ..chats.results import ChatResult
 from ..common.arguments import argument, shown
 from ..errors import ChatTemplateError, ContextLengthError
 from ..event_loops.streams import AsyncStream
+from ..generate.generation import INCOMPLETE
 from ..generate.grammar import Grammar, grammar_of_text
 from ..generate.schemas import schema_of_type, with_types
 from ..model.model import Model
@@ -339,7 +340,7 @@ def response_format_of(given: Mapping[str, Any] | None) -> Any:
 
 # ---------------------------------------------------------------- the end of an answer
 def finish_of(reason: str | None, calls: bool) -> str | None:
-    """Returns OpenAI's finish_reason. If a time limit (max_seconds) ended the answer, it is "length"."""
-    if reason in ("eos", "grammar", "stop"):
-        return "tool_calls" if calls else "stop"
-    return {"length": "length", "cancelled": "length"}.get(reason or "")
+    """Returns OpenAI's finish_reason. If a time limit (max_seconds) or a repetition ended the answer, it is "length"."""
+    if reason is None:
+        return None
+    return "length" if reason in INCOMPLETE else "tool_calls" if calls else "stop"

@@ -9,7 +9,7 @@ from typing import Any
 from ..chats.content import is_left_out, part_text
 from ..chats.results import ChatResult
 from ..common.arguments import argument, shown
-from ..generate.generation import Chunk
+from ..generate.generation import INCOMPLETE, Chunk
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
 from .conversations import Answering, Asked, function_tool
@@ -290,7 +290,7 @@ def _end(result: ChatResult, calls: bool) -> dict[str, Any]:
     """Returns the entries that tell why the answer ended."""
     if result.finish_reason == "stop" and isinstance(result.stopped_by, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": result.stopped_by}
-    if result.finish_reason in ("length", "cancelled"):
+    if result.finish_reason in INCOMPLETE:
         full = result.finish_reason == "length" and len(result.ids) < result.params.max_new_tokens
         return {"stop_reason": "model_context_window_exceeded" if full else "max_tokens", "stop_sequence": None}
     return {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
@@ -302,6 +302,7 @@ def _report(result: ChatResult, answering: Answering) -> dict[str, Any]:
         "timings": dict(result.timings),
         "ignored": answering.ignored,
         "reasoning_cut": result.reasoning_cut,
+        "repetition": result.finish_reason == "repetition",
     }
 
 

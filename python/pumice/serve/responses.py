@@ -13,7 +13,7 @@ from typing import Any
 from ..chats.content import part_text, text_of
 from ..chats.results import ChatResult
 from ..common.arguments import argument, shown
-from ..generate.generation import Chunk
+from ..generate.generation import INCOMPLETE, Chunk
 from ..model.model import Model
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
@@ -348,7 +348,7 @@ class Form:
 
     def ended(self, output: list[dict[str, Any]], result: ChatResult, answering: Answering) -> dict[str, Any]:
         """Returns the response object of an answer that has ended."""
-        cut = result.finish_reason in ("length", "cancelled")
+        cut = result.finish_reason in INCOMPLETE
         usage = {
             "input_tokens": result.prompt_tokens,
             "input_tokens_details": {"cached_tokens": result.reused_tokens, "cache_write_tokens": 0},

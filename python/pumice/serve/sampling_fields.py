@@ -71,6 +71,12 @@ def sampling_fields(settings: Settings) -> tuple[Field, ...]:
         Field(
             "max_reasoning_tokens", BUDGET, "The reasoning ends after this many tokens. -1: never.", to="max_reasoning_tokens", idle=(-1,)
         ),
+        Field(
+            "max_repeated_tokens",
+            INTEGER,
+            "The answer ends when this many of its last tokens repeat one phrase. 0: never.",
+            to="max_repeated_tokens",
+        ),
         Field("min_tokens", INTEGER, "vLLM's name of min_new_tokens.", to="min_new_tokens"),
         Field("ignore_eos", FLAG, "Goes on after end tokens.", to="ignore_eos"),
         Field("bad_words", {"anyOf": [stop, texts]}, "Texts that are never generated.", to="bad_words", read=texts_in),

@@ -14,6 +14,7 @@ import pydantic
 import pytest
 from fake_core import fake, fake_core, fake_model, write_model  # noqa: F401
 
+GREEDY = {"general.sampling.temp": 0.0}  # the toy engine adds a letter to an answer that it samples
 SHOWN = "toy: <tool_call> arguments, reasoning_content"  # a template with the markers that select the Hermes row
 THOUGHT_AND_CALLS = (
     '<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>\n'
@@ -38,7 +39,7 @@ def now() -> str:
 
 @pytest.fixture
 def tooled(pumice: Any, tmp_path: Path) -> Any:
-    with pumice.load(write_model(tmp_path / "tools.gguf", **{"tokenizer.chat_template": SHOWN}), progress=False) as model:
+    with pumice.load(write_model(tmp_path / "tools.gguf", **{"tokenizer.chat_template": SHOWN}, **GREEDY), progress=False) as model:
         yield model
 
 
@@ -152,7 +153,7 @@ def test_without_tools_only_reasoning_is_apart(monkeypatch: pytest.MonkeyPatch, 
     assert (answer.reasoning, answer.tool_calls) == ("hm", ())
     assert answer.content == THOUGHT_AND_CALLS.split("</think>\n\n")[1]
     says(monkeypatch, model, THOUGHT_AND_CALLS)
-    answer = model.chat("Hi")  # the template of this model has no markers
+    answer = model.chat("Hi", temperature=0)  # the template of this model has no markers
     assert (answer.content, answer.reasoning) == (THOUGHT_AND_CALLS, None)
     assert answer.message == {"role": "assistant", "content": THOUGHT_AND_CALLS}
 
@@ -191,9 +192,10 @@ OWN = {
 
 
 def test_response_template_of_load_and_of_the_model(monkeypatch: pytest.MonkeyPatch, pumice: Any, tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.gguf")
+    path = write_model(tmp_path / "m.gguf", **GREEDY)
     (tmp_path / "own.json").write_text(json.dumps(OWN))
     folder = write_model(tmp_path / "folder")
+    (folder / "generation_config.json").write_text('{"do_sample": false}')
     (folder / "tokenizer_config.json").write_text(json.dumps({"response_template": OWN}))
     for source, given in ((path, OWN), (path, str(tmp_path / "own.json")), (path, folder / "tokenizer_config.json"), (folder, None)):
         with pumice.load(source, response_template=given) as model:

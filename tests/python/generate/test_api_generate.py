@@ -478,7 +478,7 @@ def test_chat_dry_run_and_stream(model: Any, pumice: Any) -> None:
     dry = model.chat("Hi", dry_run=True, seed=7)
     assert (dry.prompt, dry.text, dry.prompt_tokens, dry.seed) == ("<user>Hi<assistant>", "", 19, 7)
     assert model._core.request_params == []
-    stream = model.chat("Hi", stream=True)
+    stream = model.chat("Hi", stream=True, temperature=0)
     assert "".join(map(str, stream)) == "<user>Hi<assistant>"[::-1]
     assert isinstance(stream.result, pumice.ChatResult)
     assert stream.result.prompt == dry.prompt
@@ -581,6 +581,7 @@ WRONG: dict[str, Any] = {  # for each setting of SAMPLING_DEFAULTS, a wrong valu
     "ignore_eos": "no",
     "bad_words": [[999]],
     "max_reasoning_tokens": -1,
+    "max_repeated_tokens": 63,
     "logits_processor": 3,
     "temperature": -1,
     "top_k": "many",

@@ -185,6 +185,13 @@ def test_chat_keeps_the_conversation(cli: Any, path: Path) -> None:
     assert (code, out, err) == (0, ">tn\n>tn\n", "")
 
 
+def test_chat_says_that_an_answer_repeats_itself(cli: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_core.CONTEXT", 4096)
+    code, out, err = cli("chat", path, "--max-new-tokens", 700, stdin="a" * 600)
+    assert (code, err) == (0, "(the answer ends here, because it only repeated itself)\n")
+    assert out.startswith(">tnatsissa<aaa") and len(out) < 600
+
+
 def test_chat_with_a_model_that_cannot(cli: Any, tmp_path: Path) -> None:
     code, out, err = cli("chat", write_model(tmp_path / "e.gguf", tasks=["encode"]), stdin="")
     assert (code, out) == (1, "")

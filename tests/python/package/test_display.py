@@ -93,7 +93,7 @@ def test_fold_needs_consecutive_numbers_and_equal_rows(pumice: Any) -> None:
 
 def test_summary_and_card(model: Any) -> None:
     text = str(model.summary())
-    for part in ("toy.gguf: toy", "layer 0-2", "mean pooling, normalised", "sampling: greedy; chat template: yes", "kv budget 1.0 MiB"):
+    for part in ("toy.gguf: toy", "layer 0-2", "mean pooling, normalised", "sampling: greedy, chat() temperature 0.8", "kv budget 1.0 MiB"):
         assert part in text
     assert "layer 0-2" in Balanced(model._repr_html_()).text
     model.close()
