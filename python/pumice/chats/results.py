@@ -40,8 +40,8 @@ class ChatResult(Generation):
     prompt: the text that the chat template rendered.
     content: the answer without reasoning and tool calls.
     reasoning: the model's reasoning, or None.
-    tool_calls: the calls that the model asks for, each a ToolCall. If finish_reason is "length" or "cancelled", the last one may be
-        incomplete (`complete` is False).
+    tool_calls: the calls that the model asks for, each a ToolCall. If finish_reason is "length", "repetition" or "cancelled", the last one
+        may be incomplete (`complete` is False).
     tool_errors: one message for each call that cannot be parsed. The text of such a call stays in content. If the answer was cut inside the
         call, its text stands in `text` alone.
     reasoning_key: the key under which the chat template expects reasoning in a message.

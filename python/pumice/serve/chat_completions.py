@@ -282,7 +282,7 @@ class Written:
     def opening(self) -> bytes:
         return b""
 
-    def heard(self, chunk: Chunk) -> bytes:
+    def events(self, chunk: Chunk) -> bytes:
         choices = []
         if chunk.index not in self._spoken:
             self._spoken.add(chunk.index)
@@ -300,6 +300,9 @@ class Written:
             return DONE
         report = {"usage": usage_of(results), "pumice": report_of(results, self._answering.ignored)}
         return event_of({**self._chunk, "choices": [], **report}) + DONE
+
+    def gather(self, chunk: Chunk) -> None:
+        """Keeps nothing, because a whole answer is made from the results."""
 
     def whole(self, results: list[ChatResult]) -> dict[str, Any]:
         return {

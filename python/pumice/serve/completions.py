@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..generate.generation import Generation
+from ..event_loops.streams import AsyncStream
+from ..generate.generation import Chunk, Generation
 from ..model.model import Model
 from .calls import Call
 from .chat_completions import DONE, cuts_of, event_of, failed
 from .conversations import finish_of, grammar_of
+from .dialects import send
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields, Read
 from .sampling_fields import GRAMMAR, IDLE, INERT, LACKING, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
@@ -183,17 +185,7 @@ async def complete(call: Call) -> None:
         stream = model.astream(prompts, **model._generator.answering({**call.sampling, **options}))
         await stream.begin()
         call.admitted(stream)
-        if read["stream"]:
-            await _stream(asked, stream, head)
-            return
-        async with stream:
-            async for chunk in stream:
-                call.count(chunk)
-        found = stream.result if isinstance(stream.result, list) else [stream.result]
-        choices = await call.server.aside(
-            lambda: [{**_choice(i, each, model, echoed[i // asked.n]), **asked.own(i, each.ids)} for i, each in enumerate(found)]
-        )
-        await call.answer({**head, "choices": choices, "usage": usage_of(found, asked.n), "pumice": asked.report})
+        await send(call, stream, _Written(asked, stream, head, echoed), read["stream"])
 
 
 def _prompt_logprobs(model: Model, ids: Any, scores: Any, top: int) -> list[Any]:
@@ -338,41 +330,61 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
     }
 
 
-async def _stream(asked: _Asked, stream: Any, head: dict[str, Any]) -> None:
-    call, model, report = asked.call, asked.model, asked.report
-    options = asked.read["stream_options"] or {}
-    usage = bool(options.get("include_usage"))
-    steadily = usage and bool(options.get("continuous_usage_stats"))
-    more: dict[str, Any] = {"usage": None} if usage else {}
-    # What was ignored or cut is reported in the first event, or in the event with the usage if there is one.
-    told: dict[str, Any] = {"pumice": report} if (report["ignored"] or asked.cut) and not usage else {}
-    # Sequence -> number of characters of the tokens that were sent. A chunk may have text whose tokens come with the next one.
-    lengths: dict[int, int] = {}
-    begun: set[int] = set()  # the sequences of which a chunk was sent
-    new = 0
-    async with stream, call.events(failed) as out:
-        async for chunk in stream:
-            logprobs = None
-            if chunk.logprobs is not None and len(chunk.ids):
-                start = lengths.get(chunk.index, 0)
-                logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, chunk.pieces, start)
-                lengths[chunk.index] = start + sum(map(len, chunk.pieces))
-            choice = {
-                "index": chunk.index,
-                "text": chunk.text,
-                "logprobs": logprobs,
-                "finish_reason": finish_of(chunk.finish_reason, False),
-                **cuts_of(chunk.reasoning_cut, chunk.finish_reason),
-                **asked.own(chunk.index, chunk.ids, first=chunk.index not in begun),
-            }
-            begun.add(chunk.index)
-            call.count(chunk)
-            new += len(chunk.ids)
-            if steadily:
-                prompt = sum(stream.prompt_tokens)
-                more = {"usage": {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}}
-            await out.send(event_of({**head, "choices": [choice], **more, **told}))
-            told = {}
-        found = stream.result if isinstance(stream.result, list) else [stream.result]
-        last = event_of({**head, "choices": [], "usage": usage_of(found, asked.n), "pumice": report}) if usage else b""
-        await out.send(last + DONE)
+class _Written:
+    """Answers in this endpoint's form. echoed: for each prompt its echo, or None."""
+
+    def __init__(self, asked: _Asked, stream: AsyncStream, head: dict[str, Any], echoed: Sequence[_Echo | None]) -> None:
+        self._asked, self._stream, self._head, self._echoed = asked, stream, head, echoed
+        options = asked.read["stream_options"] or {}
+        self._usage = bool(options.get("include_usage"))
+        self._steadily = self._usage and bool(options.get("continuous_usage_stats"))
+        # What was ignored or cut is reported in the first event, or in the event with the usage if there is one.
+        self._told: dict[str, Any] = {"pumice": asked.report} if (asked.report["ignored"] or asked.cut) and not self._usage else {}
+        # Sequence -> number of characters of the tokens that were sent. A chunk may have text whose tokens come with the next one.
+        self._lengths: dict[int, int] = {}
+        self._begun: set[int] = set()  # the sequences of which a chunk was sent
+        self._new = 0  # number of new tokens that were sent
+
+    def opening(self) -> bytes:
+        return b""
+
+    def events(self, chunk: Chunk) -> bytes:
+        logprobs = None
+        if chunk.logprobs is not None and len(chunk.ids):
+            model, start = self._asked.model, self._lengths.get(chunk.index, 0)
+            logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, chunk.pieces, start)
+            self._lengths[chunk.index] = start + sum(map(len, chunk.pieces))
+        choice = {
+            "index": chunk.index,
+            "text": chunk.text,
+            "logprobs": logprobs,
+            "finish_reason": finish_of(chunk.finish_reason, False),
+            **cuts_of(chunk.reasoning_cut, chunk.finish_reason),
+            **self._asked.own(chunk.index, chunk.ids, first=chunk.index not in self._begun),
+        }
+        self._begun.add(chunk.index)
+        self._new += len(chunk.ids)
+        more: dict[str, Any] = {"usage": None} if self._usage else {}
+        if self._steadily:
+            prompt = sum(self._stream.prompt_tokens or ())
+            more = {"usage": {"prompt_tokens": prompt, "completion_tokens": self._new, "total_tokens": prompt + self._new}}
+        event = event_of({**self._head, "choices": [choice], **more, **self._told})
+        self._told = {}
+        return event
+
+    def closing(self, results: list[Generation]) -> bytes:
+        report = {"usage": usage_of(results, self._asked.n), "pumice": self._asked.report}
+        return (event_of({**self._head, "choices": [], **report}) if self._usage else b"") + DONE
+
+    def gather(self, chunk: Chunk) -> None:
+        """Keeps nothing, because a whole answer is made from the results."""
+
+    def whole(self, results: list[Generation]) -> dict[str, Any]:
+        asked = self._asked
+        choices = [
+            {**_choice(i, each, asked.model, self._echoed[i // asked.n]), **asked.own(i, each.ids)} for i, each in enumerate(results)
+        ]
+        return {**self._head, "choices": choices, "usage": usage_of(results, asked.n), "pumice": asked.report}
+
+    def failed(self, failure: Refused) -> bytes:
+        return failed(failure)

@@ -78,11 +78,6 @@ class Answering:
     named: Mapping[str, Named]
     ignored: list[str]
 
-    def results(self) -> list[Any]:
-        """Returns the answers of a stream that has ended, of which there are n."""
-        result = self.stream.result
-        return result if isinstance(result, list) else [result]
-
 
 async def begun(call: Call, served: Served, asked: Asked) -> Answering:
     """Renders the conversation and starts its answer. Raises the errors of Model.chat(), and OverloadedError. When it returns, the request

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..event_loops.streams import AsyncStream
 from ..generate.generation import Chunk
 from .calls import Call, Handler
 from .conversations import Answering, Asked, begun, counted
@@ -19,16 +20,19 @@ COMMENT = b": ping\n\n"  # what a silent stream sends in most dialects
 
 
 class Written(Protocol):
-    """An answer in the form of a dialect. heard() gets each chunk of the answer, for a whole answer and for a stream."""
+    """An answer in the form of a dialect. Each chunk is given to gather() for a whole answer, and to events() for a stream."""
 
     def opening(self) -> bytes:
         """Returns the events before the first chunk."""
 
-    def heard(self, chunk: Chunk) -> bytes:
-        """Returns the events for a chunk. A whole answer does not use them."""
+    def events(self, chunk: Chunk) -> bytes:
+        """Returns the events for a chunk."""
 
     def closing(self, results: list[Any]) -> bytes:
         """Returns the events after the last chunk."""
+
+    def gather(self, chunk: Chunk) -> None:
+        """Keeps what a whole answer needs of a chunk."""
 
     def whole(self, results: list[Any]) -> Any:
         """Returns the whole answer. It is called after the last chunk."""
@@ -58,7 +62,7 @@ def conversation(about: str, dialect: Dialect) -> Handler:
             asked = await call.translated(dialect.asked, read)
             head = await call.translated(dialect.head, read, served.name, call.server.fingerprint)
             answering = await begun(call, served, asked)
-            await send(call, answering, dialect.written(read, answering, head), read["stream"], dialect.ping)
+            await send(call, answering.stream, dialect.written(read, answering, head), read["stream"], dialect.ping)
 
     handle.__doc__ = about
     return handle
@@ -76,20 +80,25 @@ def counting(about: str, asked: Callable[[Read], Asked], form: Callable[[int], d
     return handle
 
 
-async def send(call: Call, answering: Answering, written: Written, streams: Any, ping: bytes = COMMENT) -> None:
+async def send(call: Call, stream: AsyncStream, written: Written, streams: Any, ping: bytes = COMMENT) -> None:
     """Sends an answer, whole or, if `streams` is true, as events while it is generated."""
     if not streams:
-        async with answering.stream as stream:
+        async with stream:
             async for chunk in stream:
                 call.count(chunk)
-                written.heard(chunk)
-        await call.answer_made(lambda: written.whole(answering.results()))
+                written.gather(chunk)
+        await call.answer_made(lambda: written.whole(_results(stream)))
         return
-    async with answering.stream as stream, call.events(written.failed, ping) as out:
+    async with stream, call.events(written.failed, ping) as out:
         if opening := await call.translated(written.opening):
             await out.send(opening)
         async for chunk in stream:
             call.count(chunk)
-            if events := written.heard(chunk):
+            if events := written.events(chunk):
                 await out.send(events)
-        await out.send(await call.translated(written.closing, answering.results()))
+        await out.send(await call.translated(written.closing, _results(stream)))
+
+
+def _results(stream: AsyncStream) -> list[Any]:
+    """Returns the answers of a stream that has ended, in the order of the prompts, n for each."""
+    return stream.result if isinstance(stream.result, list) else [stream.result]

@@ -362,12 +362,15 @@ class Written:
         start = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         return _event({"type": "message_start", "message": start}) + _PING
 
-    def heard(self, chunk: Chunk) -> bytes:
+    def events(self, chunk: Chunk) -> bytes:
         return b"".join(map(_events_of, self._blocks.changes(chunk)))
 
     def closing(self, results: list[ChatResult]) -> bytes:
         end = {"delta": _end(results[0], self._blocks.calls), "usage": _usage(results[0]), "pumice": _report(results[0], self._answering)}
         return _event({"type": "message_delta", **end}) + _event({"type": "message_stop"})
+
+    def gather(self, chunk: Chunk) -> None:
+        self._blocks.changes(chunk)
 
     def whole(self, results: list[ChatResult]) -> dict[str, Any]:
         content = [_content(block) for block in self._blocks.kept()]

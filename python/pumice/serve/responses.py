@@ -525,12 +525,15 @@ class Written:
     def opening(self) -> bytes:
         return self._events.opening()
 
-    def heard(self, chunk: Chunk) -> bytes:
+    def events(self, chunk: Chunk) -> bytes:
         return b"".join(map(self._events.of, self._blocks.changes(chunk)))
 
     def closing(self, results: list[ChatResult]) -> bytes:
         response = self._form.ended(self._events.output(), results[0], self._answering)
         return self._events.event(response["status"], response=response)
+
+    def gather(self, chunk: Chunk) -> None:
+        self._blocks.changes(chunk)
 
     def whole(self, results: list[ChatResult]) -> dict[str, Any]:
         form = self._form
