@@ -4,7 +4,11 @@ import { codeBlock, Markdown } from "./markdown.js";
 import { TokenView } from "./tokens.js";
 
 const WHO = { user: "You", tool: "Result" };
-const FINISHES = { length: "The limit of tokens was reached.", content_filter: "The server held the rest back." };
+const FINISHES = {
+  length: "The limit of tokens was reached.",
+  repetition: "The answer only repeated itself.",
+  content_filter: "The server held the rest back.",
+};
 const STATES = { cut: "The connection ended before the answer was whole.", stopped: "Stopped." };
 
 function indented(text) {

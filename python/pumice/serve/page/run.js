@@ -61,7 +61,7 @@ function readEvent(node, event, clock) {
     clock.steps += 1;
     if (clock.last > clock.first) node.speed = (1000 * (clock.steps - 1)) / (clock.last - clock.first);
   }
-  if (choice.finish_reason) node.finish = choice.finish_reason;
+  if (choice.finish_reason) node.finish = choice.repetition ? "repetition" : choice.finish_reason;
 }
 
 /**
