@@ -23,8 +23,9 @@ from ..generate.lark import Lark, lark_regex, lark_text
 from ..generate.reasoning import Marks
 from ..generate.schema_rules import exact
 from ..generate.schemas import closed, for_compiler, is_pydantic, places, prepared, schema_of_type, with_types
+from .answer_forms import Row, Thought, Written
 from .bare_arguments import BareArguments
-from .response_templates import Row, Thought, Written
+from .keyword_arguments import KeywordArguments
 from .text_arguments import TextArguments
 from .tool_schemas import is_strict
 
@@ -343,6 +344,9 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
     if asking.calls == "free" and asking.body is None:
         if written.alone and thought is not None:
             said = f"{made.spelt(thought.text)} ANY?"
+        elif written.first:
+            text = rf"/[ \n]*[^ \n{_lark_regex(_begin(written)[0])}](?s:.*)/"
+            said = f"{made.rule('SAID', text)}?"
         else:
             return Grammar._make("tool_choice", "llguidance", made.source(lead + _free(made, written, asking)))
     called = _calls(made, written, replace(asking, calls="must"), "")
@@ -398,9 +402,12 @@ def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, 
         elif part == "arguments":
             with _of_tool(function["name"]):
                 found.append(made.schema(f"arguments_{index}", arguments_schema(tool)))
+        elif part == "keywords":
+            with _of_tool(function["name"]):
+                found.append(_parameters(KeywordArguments(made, f"value_{index}", arguments_schema(tool), _LOOSE), tool))
         else:
             with _of_tool(function["name"]):
-                found.append(_parameters(made, written.parameter, index, tool))
+                found.append(_parameters(TextArguments(made, written.parameter, f"value_{index}", arguments_schema(tool), _LOOSE), tool))
     made.belongs(begin, whose(function["name"]))
     return " ".join(part for part in found if part)
 
@@ -434,11 +441,9 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", **schema}
 
 
-def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
-    """Returns an expression for arguments that the model writes one by one, as a key and a value between marks. Strings are written without
-    quotes, and all other values as JSON."""
+def _parameters(arguments: TextArguments | KeywordArguments, tool: Mapping[str, Any]) -> str:
+    """Returns an expression for arguments that the model writes one by one, each with its key."""
     function = tool["function"]
-    arguments = TextArguments(made, form, f"value_{index}", arguments_schema(tool), _LOOSE)
     if is_strict(function):
         return arguments.strict()
     return arguments.free(list((function.get("parameters") or {}).get("properties") or {}))

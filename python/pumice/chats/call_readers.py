@@ -36,6 +36,7 @@ def checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Map
         "kv-lines": ("line_sep", "kv_sep", "value_parser", "strip"),
         "text": ("strip",),
         "python": (),
+        "json-by-name": (),
     }[content]
     check_keys(f"{where}, content_args", given, known)
     result = dict(given)
@@ -206,6 +207,15 @@ def _read_python(text: str, arguments: Mapping[str, Any]) -> Any:
     return python_calls(text, MOST_CALLS)
 
 
+def _read_by_name(text: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the calls in a JSON list of objects, each of which has a single key: the function's name, with the arguments as its value."""
+    value = _read_json(text, arguments)
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, dict) and len(item) == 1 for item in found):
+        raise ValueError("it is no list of objects that each have one key, the name of a function")
+    return [{"name": name, "arguments": inner} for item in found for name, inner in item.items()]
+
+
 JSON_CALLS = re.compile(r"\s*\[?\s*\{")
 
 READERS: dict[str, Any] = {
@@ -214,6 +224,7 @@ READERS: dict[str, Any] = {
     "xml-inline": _read_tags,
     "kv-lines": _read_lines,
     "python": _read_python,
+    "json-by-name": _read_by_name,
 }
 # The kinds of content in which all values are text. typed() converts the values to the types in the tool's schema.
 SPELT_OUT = ("xml-inline", "kv-lines")
@@ -313,4 +324,4 @@ class OpenText:
         return bool(self._closer)
 
 
-QUOTES = {"json": '"', "python": "\"'"}  # kind of content -> quotation marks of its strings
+QUOTES = {"json": '"', "json-by-name": '"', "python": "\"'"}  # kind of content -> quotation marks of its strings

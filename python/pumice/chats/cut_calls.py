@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,10 @@ from .call_readers import JSON_CALLS, MOST_CALLS, calls_in, filled, standard_jso
 from .python_calls import begun_python_calls
 
 _ANY_CALLS = Plan("name", "arguments", wrapped=True)
+_ARGUMENTS = Plan(None, None)
+# The beginning of an object whose key is the name of a function, up to the arguments, and its end.
+_NAMED_CALL = re.compile(r'\s*[\[,]?\s*\{\s*"([^"\\]*)"\s*:\s*(?=\{|$)')
+_CALL_END = re.compile(r"\s*\}")
 
 
 def begun_calls(content: str, options: Mapping[str, Any], transform: Any, each: bool, groups: Mapping[str, str], body: str) -> list[Called]:
@@ -23,6 +28,8 @@ def begun_calls(content: str, options: Mapping[str, Any], transform: Any, each: 
         found, complete = begun_python_calls(body, MOST_CALLS)
         calls = [Called(call["name"], call["arguments"]) for call in found]
         return calls if complete or not calls else [*calls[:-1], unfinished(calls[-1])]
+    if content == "json-by-name":
+        return _by_name(body)
     if content in ("json", "python"):
         plan = plan_of("json", {}, transform, each)
         text = standard_json(body, options, cut=True) if options else body
@@ -32,6 +39,22 @@ def begun_calls(content: str, options: Mapping[str, Any], transform: Any, each: 
         return [unfinished(Called(name, known)) for name, _ in calls_in(filled(transform, {**groups, "content": {}}))]
     except ValueError:  # the opening marker does not have the name
         return []
+
+
+def _by_name(body: str) -> list[Called]:
+    """Returns the calls in a list of objects whose single key is the name of a function. Reading ends at anything else."""
+    found: list[Called] = []
+    at = 0
+    while (begin := _NAMED_CALL.match(body, at)) is not None:
+        try:
+            value, at = DECODER.raw_decode(body, begin.end())
+        except (ValueError, RecursionError):
+            return found + _in_json(_ARGUMENTS, begin[1], body[begin.end() :])[:1]
+        found.append(Called(begin[1].strip(), value))
+        if (end := _CALL_END.match(body, at)) is None:
+            return found
+        at = end.end()
+    return found
 
 
 def unfinished(call: Called) -> Called:

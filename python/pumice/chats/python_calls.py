@@ -31,8 +31,8 @@ _CLOSERS: Mapping[str, str] = {"[": "]", "(": ")", "{": "}"}
 
 
 def python_calls(text: str, most: int) -> list[dict[str, Any]]:
-    """Returns the calls in a text as objects with a name and arguments. The text is one call or a list of calls. Raises ValueError if it is
-    neither, if an argument has no name or is not a literal, or if there are more than `most` calls."""
+    """Returns the calls in a text as objects with a name and arguments. The text is a list of calls, or calls with commas between them.
+    Raises ValueError if it is neither, if an argument has no name or is not a literal, or if there are more than `most` calls."""
     reader = _Reader(text)
     reader.calls(most)
     return reader.found
@@ -55,14 +55,15 @@ class _Reader:
         self._skip()
 
     def calls(self, most: int) -> None:
-        if self._next() != "[":
-            self._call()
-        else:
+        closer = "]" if self._next() == "[" else ""
+        if closer:
             self._at += 1
-            while not self._closed("]", first=not self.found):
-                if len(self.found) == most:
-                    raise ValueError(f"it has more than {most} calls")
-                self._call()
+        else:
+            self._call()
+        while not self._closed(closer, first=not self.found):
+            if len(self.found) == most:
+                raise ValueError(f"it has more than {most} calls")
+            self._call()
         if self._at < len(self._text):
             raise self._error("the end")
 
@@ -88,13 +89,15 @@ class _Reader:
         self._skip()
 
     def _closed(self, closer: str, first: bool) -> bool:
-        """Moves the position past the end of a list or the comma before the next item. Returns whether the list has ended."""
+        """Moves the position past the end of a list or the comma before the next item. Returns whether the list has ended. closer: the
+        mark at the end of the list, or "" if it ends with the text."""
         self._skip()
         if not first and self._next() != closer:
             self._pass(",")
         if self._next() != closer:
             return False
-        self._pass(closer)
+        if closer:
+            self._pass(closer)
         return True
 
     def _error(self, needed: str) -> ValueError:

@@ -8,83 +8,28 @@ ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
+from .answer_forms import NAMED, Row, Thought, Written, shape
 from .call_ids import RANDOM
+from .list_forms import LIST_ROWS
 
-
-class Written(NamedTuple):
-    """How a model writes calls. Grammars that enforce calls are built from this description. A space in these texts matches zero to four
-    spaces or line feeds.
-
-    call: the text of one call, with placeholders. %name% is the function's name, and %index% is a number. The arguments are one of
-    %arguments% (JSON), %bare% (JSON with unquoted keys, and with strings between two of `mark`), or %parameters% (for each argument,
-    `parameter` with %key% and %value%). %call% stands for a JSON object with the name and the arguments, under the two `keys`, and %calls%
-    for a list of such objects.  before, between, after: texts around the calls.  alone: whether a call is the whole answer."""
-
-    call: str
-    before: str = ""
-    between: str = ""
-    after: str = ""
-    keys: tuple[str, str] = ("name", "arguments")
-    parameter: str = ""
-    mark: str = ""
-    alone: bool = False
-
-
-class Thought(NamedTuple):
-    """Texts around reasoning (open, close) and around content (text, end). A Row needs them only if its response template does not have
-    them as plain texts. aside: a marker that opens text which is not part of the answer. Such text ends with `close`, like reasoning."""
-
-    open: str
-    close: str
-    text: str = ""
-    end: str = ""
-    aside: str = ""
-
-
-class Row(NamedTuple):
-    """A format of answers: the texts that identify it in a chat template, how answers are parsed, and how grammars write calls."""
-
-    name: str  # the format's name in error messages
-    markers: tuple[str, ...]
-    template: Mapping[str, Any]
-    written: Written | str = "it has no tool calls"  # how grammars write calls; a str says why no grammar can enforce calls
-    thought: Thought | None = None
-    ids: str = RANDOM  # the form of the ids of calls, as call_id() takes it
-
-
-_THINK: dict[str, Any] = {"open": "<think>", "close": "</think>"}
-_NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
-
-
-def _shape(text: Mapping[str, Any] | None = None, reasoning: Mapping[str, Any] | None = None, **calls: Any) -> dict[str, Any]:
-    """Returns a response template. text: entries of the content field, which gets all text outside the other fields. reasoning: entries
-    of the reasoning field. calls: entries of the field of tool calls."""
-    fields: dict[str, Any] = {"content": text or {}, "reasoning_content": reasoning or _THINK}
-    if calls:
-        fields["tool_calls"] = {"repeats": True, "content": "json", **calls}
-    return {"version": 1, "defaults": {"role": "assistant"}, "fields": fields}
-
-
-_LLAMA = _shape(
+_LLAMA = shape(
     text={"close": ["<|eom_id|>"]},
     open_pattern=r'(?:<\|python_tag\|>\s*)?\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<name>[^"\n]+)"\s*,\s*'
     r'"(?:parameters|arguments)"\s*:\s*(?=\{)',
     close_pattern=r"\}\s*(?:(?:;|<\|eom_id\|>|<\|eot_id\|>)\s*|$|(?=<\|python_tag\|>))",
-    transform=_NAMED,
+    transform=NAMED,
 )
 
 _LLAMA_CALL = Written('{"name": "%name%", "parameters": %arguments%}', between="; ")
-_DEEPSEEK = _shape(
+_DEEPSEEK = shape(
     open_pattern=r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?(?P<name>[^<\s]+)\s*"
     r"(?:<｜tool▁sep｜>\s*)?(?:```(?:json)?\s*)?",
     close_pattern=r"\s*(?:```\s*)?<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?",
-    transform=_NAMED,
+    transform=NAMED,
 )
 
-_COMMAND = _shape(
+_COMMAND = shape(
     text={"close": ["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"]},
     reasoning={"open": "<|START_THINKING|>", "close": "<|END_THINKING|>"},
     open="<|START_ACTION|>",
@@ -101,7 +46,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "gpt-oss (harmony channels)",
         ("<|channel|>", "<|message|>"),
-        _shape(
+        shape(
             # This pattern matches all markers except those that open reasoning or a call. So the text between the matched markers becomes
             # content.
             text={
@@ -116,7 +61,7 @@ ROWS: tuple[Row, ...] = (
             open_pattern=r"(?:<\|start\|>assistant)?(?:<\|channel\|>(?:commentary|analysis)(?:\s[^<=]*)?)?\sto=(?:functions\.)?"
             r"(?P<name>[\w.-]+)\s*(?:<\|channel\|>(?:commentary|analysis))?(?:\s[^<=]*)?(?:<\|constrain\|>[^<=]*)?<\|message\|>",
             close=["<|call|>", "<|end|>", "<|return|>"],
-            transform=_NAMED,
+            transform=NAMED,
         ),
         # `Written` has no end marker for a call or for content, because the model itself ends the answer with <|call|>, <|return|> or
         # <|end|>.
@@ -131,13 +76,13 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Gemma 4 (<|tool_call>call:)",
         ("<|tool_call>",),
-        _shape(
+        shape(
             text={"close": ["<turn|>", "<|tool_response>", "<channel|>"]},
             reasoning={"open_pattern": r"<\|channel>thought\n?", "close": "<channel|>"},
             open_pattern=r"<\|tool_call>\s*call:(?P<name>[\w.-]+)",
             close="<tool_call|>",
             content_args={"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]},
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written("<|tool_call>call:%name%%bare%<tool_call|>", mark='<|"|>'),
         Thought("<|channel>thought\n", "<channel|>"),
@@ -145,12 +90,12 @@ ROWS: tuple[Row, ...] = (
     Row(
         "FunctionGemma (<start_function_call>call:)",
         ("<start_function_call>",),
-        _shape(
+        shape(
             text={"close": ["<start_function_response>", "<end_of_turn>"]},
             open_pattern=r"<start_function_call>\s*call:(?P<name>[\w.-]+)",
             close="<end_function_call>",
             content_args={"unquoted_keys": True, "string_delims": [["<escape>", "<escape>"]]},
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written("<start_function_call>call:%name%%bare%<end_function_call>", mark="<escape>"),
     ),
@@ -178,11 +123,11 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Kimi K2 (<|tool_call_begin|>)",
         ("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
-        _shape(
+        shape(
             open_pattern=r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w.-]+)(?::\d+)?\s*"
             r"<\|tool_call_argument_begin\|>",
             close_pattern=r"<\|tool_call_end\|>(?:\s*<\|tool_calls_section_end\|>)?",
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written(
             "<|tool_call_begin|>functions.%name%:%index%<|tool_call_argument_begin|>%arguments%<|tool_call_end|>",
@@ -208,7 +153,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Command R (Action: ```json)",
         ("Action:", "```json", "tool_name"),
-        _shape(
+        shape(
             open_pattern=r"Action:\s*```json\s*",
             close_pattern=r"\s*```",
             transform={"name": "{tool_name}", "arguments": "{parameters}"},
@@ -219,24 +164,24 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Mistral, new ([TOOL_CALLS]name[ARGS])",
         ("[TOOL_CALLS]", "[ARGS]"),
-        _shape(
+        shape(
             reasoning={"open": "[THINK]", "close": "[/THINK]"},
             open_pattern=r"\[TOOL_CALLS\]\s*(?P<name>[^\[\s{]+)\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\]",
             close_pattern=r"\s*(?=\[TOOL_CALLS\])",
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written("[TOOL_CALLS]%name%[ARGS]%arguments%"),
     ),
     Row(
         "Mistral, old ([TOOL_CALLS] [...])",
         ("[TOOL_CALLS]",),
-        _shape(reasoning={"open": "[THINK]", "close": "[/THINK]"}, open_pattern=r"\[TOOL_CALLS\]\s*"),
+        shape(reasoning={"open": "[THINK]", "close": "[/THINK]"}, open_pattern=r"\[TOOL_CALLS\]\s*"),
         Written("[TOOL_CALLS] %calls%"),
     ),
     Row(
         "Solar Open (<|tool_call:begin|>)",
         ("<|tool_call:begin|>", "<|tool_call:args|>"),
-        _shape(
+        shape(
             # This pattern matches all markers except those that open reasoning or a call. So the text between the matched markers becomes
             # content.
             text={"close_pattern": r"(?:<\|end\|>)?(?:<\|begin\|>assistant)?<\|content\|>|<\|end\|>|<\|begin\|>assistant"},
@@ -244,7 +189,7 @@ ROWS: tuple[Row, ...] = (
             open_pattern=r"(?:<\|begin\|>assistant)?(?:<\|tool_calls\|>)?<\|tool_call:begin\|>[\w.-]*<\|tool_call:name\|>(?P<name>[\w.-]+)"
             r"<\|tool_call:args\|>",
             close_pattern=r"<\|tool_call:end\|>(?:<\|calls\|>)?",
-            transform=_NAMED,
+            transform=NAMED,
         ),
         # `Written` has no end marker for all calls together or for content, because the model itself ends the answer with <|calls|> or
         # <|end|>.
@@ -256,7 +201,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "GigaChat 3.1 (<|function_call|>)",
         ("<|function_call|>",),
-        _shape(
+        shape(
             text={"close": "<|message_sep|>"},
             open="<|function_call|>",
             close_pattern=r"\s*(?:<\|message_sep\|>|$)",
@@ -266,7 +211,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "GigaChat 3 (function call<|role_sep|>)",
         ("function call", "<|role_sep|>"),
-        _shape(
+        shape(
             text={"close": "<|message_sep|>"},
             open_pattern=r"(?:<\|message_sep\|>\s*)?function call<\|role_sep\|>\s*",
             close_pattern=r"\s*(?:<\|message_sep\|>|$)",
@@ -276,27 +221,27 @@ ROWS: tuple[Row, ...] = (
     Row(
         "DeepSeek V3.2, V4 (<｜DSML｜invoke name=)",
         ("｜DSML｜", "invoke name="),
-        _shape(
+        shape(
             open_pattern=r'(?:<｜DSML｜(?:function|tool)_calls>\s*)?<｜DSML｜invoke name="(?P<name>[^"\n]+)">',
             close_pattern=r"</｜DSML｜invoke>(?:\s*</｜DSML｜(?:function|tool)_calls>)?",
             content="xml-inline",
             content_args={
                 "tag_pattern": r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"(?: string="(?:true|false)")?>(?P<value>.*?)</｜DSML｜parameter>'
             },
-            transform=_NAMED,
+            transform=NAMED,
         ),
         "each parameter says whether its value is a text",
     ),
     Row(
         "Seed-OSS (<seed:tool_call><function=name>)",
         ("<seed:tool_call>", "<seed:think>"),
-        _shape(
+        shape(
             reasoning={"open": "<seed:think>", "close": "</seed:think>"},
             open_pattern=r"(?:<seed:tool_call>\s*)?<function=(?P<name>[^>\n]+)>",
             close_pattern=r"</function>(?:\s*</seed:tool_call>)?",
             content="xml-inline",
             content_args={"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>(?P<value>.*?)</parameter>"},
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written(
             "<seed:tool_call>\n<function=%name%>\n%parameters%</function>\n</seed:tool_call>",
@@ -305,11 +250,11 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     # MiniMax M3 writes arguments as nested tags, which no kind of content of response templates can parse.
-    Row("MiniMax M3 (<mm:think>)", ("<mm:think>", "]<]minimax[>["), _shape(reasoning={"open": "<mm:think>", "close": "</mm:think>"})),
+    Row("MiniMax M3 (<mm:think>)", ("<mm:think>", "]<]minimax[>["), shape(reasoning={"open": "<mm:think>", "close": "</mm:think>"})),
     Row(
         "Apriel ([BEGIN FINAL RESPONSE], <tool_calls>)",
         ("[BEGIN FINAL RESPONSE]", "<tool_calls>"),
-        _shape(
+        shape(
             reasoning={"open": "Here are my reasoning steps:\n", "close": "[BEGIN FINAL RESPONSE]"},
             open="<tool_calls>",
             close="</tool_calls>",
@@ -319,7 +264,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "MiniCPM 5 (<function name=)",
         ('<function name="', '<param name="'),
-        _shape(
+        shape(
             open_pattern=r'<function name="(?P<name>[^"\n]+)">',
             close="</function>",
             content="xml-inline",
@@ -327,19 +272,19 @@ ROWS: tuple[Row, ...] = (
                 "tag_pattern": r'<param name="(?P<key>[^"\n]+)">(?:<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?P<value>.*?))</param>',
                 "string_delims": [["<![CDATA[", "]]>"]],
             },
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written('<function name="%name%">%parameters%</function>', between="\n", parameter='<param name="%key%">%value%</param>'),
     ),
     Row(
         "MiniMax (<invoke name=)",
         ("<invoke name=", "<parameter name="),
-        _shape(
+        shape(
             open_pattern=r'(?:<minimax:tool_call>\s*)?<invoke name="(?P<name>[^"\n]+)">',
             close_pattern=r"</invoke>(?:\s*</minimax:tool_call>)?",
             content="xml-inline",
             content_args={"tag_pattern": r'<parameter name="(?P<key>[^"\n]+)">\n?(?P<value>.*?)\n?</parameter>'},
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written(
             '<invoke name="%name%">\n%parameters%</invoke>',
@@ -352,12 +297,12 @@ ROWS: tuple[Row, ...] = (
     Row(
         "GLM (<tool_call>name<arg_key>)",
         ("<arg_key>", "<arg_value>"),
-        _shape(
+        shape(
             open_pattern=r"<tool_call>\s*(?P<name>[^\s<{]+)",
             close="</tool_call>",
             content="xml-inline",
             content_args={"tag_pattern": r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"},
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written(
             "<tool_call>%name%\n%parameters%</tool_call>",
@@ -368,12 +313,12 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Qwen3-Coder (<function=name><parameter=)",
         ("<function=", "<parameter="),
-        _shape(
+        shape(
             open_pattern=r"(?:<tool_call>\s*)?<function=(?P<name>[^>\n]+)>",
             close_pattern=r"</function>(?:\s*</tool_call>)?",
             content="xml-inline",
             content_args={"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"},
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written(
             "<tool_call>\n<function=%name%>\n%parameters%</function>\n</tool_call>",
@@ -384,68 +329,69 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Functionary 3.1 (<function=name>{...})",
         ("<function=", "</function>"),
-        _shape(
+        shape(
             text={"close": "<|eom_id|>"},
             open_pattern=r"<function=(?P<name>[^>\n]+)>",
             close="</function>",
-            transform=_NAMED,
+            transform=NAMED,
         ),
         Written("<function=%name%>%arguments%</function>"),
     ),
     Row(
         "Nemotron (<TOOLCALL>[...])",
         ("<TOOLCALL>",),
-        _shape(open="<TOOLCALL>", close="</TOOLCALL>"),
+        shape(open="<TOOLCALL>", close="</TOOLCALL>"),
         Written("<TOOLCALL>%calls%</TOOLCALL>"),
     ),
     Row(
         "Granite 3, Phi 4 mini (<|tool_call|>[...])",
         ("<|tool_call|>",),
-        _shape(open_pattern=r"(?:<\|tool_call\|>|<tool_call>)\s*(?=\[)", close=["<|/tool_call|>", "</tool_call>", "<|end_of_text|>"]),
+        shape(open_pattern=r"(?:<\|tool_call\|>|<tool_call>)\s*(?=\[)", close=["<|/tool_call|>", "</tool_call>", "<|end_of_text|>"]),
         Written("<|tool_call|>%calls%"),
     ),
     Row(
         "ERNIE 4.5 Thinking (<response>, <tool_call>)",
         ("<response>", "<tool_call>"),
-        _shape(text={"close_pattern": r"<response>\n?|\n?</response>\n?"}, open="<tool_call>", close="</tool_call>"),
+        shape(text={"close_pattern": r"<response>\n?|\n?</response>\n?"}, open="<tool_call>", close="</tool_call>"),
         Written("<tool_call>\n%call%\n</tool_call>", between="\n"),
         Thought("<think>", "</think>", "<response>\n", "\n</response>"),
     ),
     Row(
         "Hermes, Qwen, Granite 4 (<tool_call>{...})",
         ("<tool_call>",),
-        _shape(open="<tool_call>", close="</tool_call>"),
+        shape(open="<tool_call>", close="</tool_call>"),
         Written("<tool_call>\n%call%\n</tool_call>", between="\n"),
     ),
     Row(
         "Hunyuan, MiniMax M1 (<tool_calls>)",
         ("<tool_calls>",),
-        _shape(open="<tool_calls>", close="</tool_calls>"),
+        shape(open="<tool_calls>", close="</tool_calls>"),
         Written("%call%", before="<tool_calls>\n", between="\n", after="\n</tool_calls>"),
     ),
     Row(
         "InternLM 2 (<|action_start|>)",
         ("<|action_start|>", "<|plugin|>"),
-        _shape(open_pattern=r"<\|action_start\|>\s*<\|plugin\|>", close="<|action_end|>"),
+        shape(open_pattern=r"<\|action_start\|>\s*<\|plugin\|>", close="<|action_end|>"),
         Written("<|action_start|><|plugin|>\n%call%<|action_end|>"),
     ),
     Row(
         "Granite 20B (<function_call>)",
         ("<function_call>",),
-        _shape(open="<function_call>", close_pattern=r"</function_call>|\s*(?=<function_call>)"),
+        shape(open="<function_call>", close_pattern=r"</function_call>|\s*(?=<function_call>)"),
         Written("<function_call> %call%", between="\n"),
     ),
     Row(
         "LFM2 (<|tool_call_start|>[f(a=1)])",
         ("List of tools: ", "|im_start|"),  # not the markers of calls, because some of LFM2's chat templates do not write calls
-        _shape(open="<|tool_call_start|>", close="<|tool_call_end|>", content="python"),
+        shape(open="<|tool_call_start|>", close="<|tool_call_end|>", content="python"),
         # LFM2 writes calls in Python, or as a list in JSON. The grammar enforces the second form, which the parser for Python calls
         # accepts, too.
         Written("<|tool_call_start|>%calls%<|tool_call_end|>"),
     ),
+    *LIST_ROWS,
     Row('Llama 3 ({"name": ..., "parameters": ...})', ("<|start_header_id|>", '"parameters": '), _LLAMA, _LLAMA_CALL),
     Row('Llama 4 ({"name": ..., "parameters": ...})', ("<|header_start|>", '"parameters": '), _LLAMA, _LLAMA_CALL),
-    Row("reasoning alone (<think>)", ("</think>",), _shape()),
+    Row("reasoning alone (<think>)", ("</think>",), shape()),
 )
 
 

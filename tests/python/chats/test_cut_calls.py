@@ -18,7 +18,7 @@ from pumice.chats.response_parser import End, ResponseParser, ResponseTemplate
 
 # The shapes whose calls have no arguments in plain JSON. The text of their cut arguments is made of the arguments that were read.
 NO_JSON = {
-    "gemma4", "functiongemma", "minicpm 5", "minimax", "glm", "qwen3-coder", "seed-oss", "deepseek v3.2", "lfm2"
+    "gemma4", "functiongemma", "minicpm 5", "minimax", "glm", "qwen3-coder", "seed-oss", "deepseek v3.2", "lfm2", "pythonic",
 }  # fmt: skip
 
 
@@ -116,6 +116,7 @@ QWEN, GLM, HERMES = (
 )  # fmt: skip
 MINIMAX, SEED = SHAPES["MiniMax (<invoke name=)"], SHAPES["Seed-OSS (<seed:tool_call><function=name>)"]
 MINICPM, DSML = SHAPES["MiniCPM 5 (<function name=)"], SHAPES["DeepSeek V3.2, V4 (<｜DSML｜invoke name=)"]
+APERTUS, PYTHON = SHAPES["Apertus (<|tools_prefix|>[{name: ...}])"], SHAPES["Llama 3.2 and 4, Gemma 3, ToolACE in Python ([f(a=1)])"]
 LINES = ResponseTemplate({"fields": {"content": {}, "tool_calls": {
     "open_pattern": r"<call (?P<name>\w+)>", "close": "</call>", "content": "kv-lines",
     "transform": {"name": "{name}", "arguments": "{content}"},
@@ -142,6 +143,10 @@ LINES = ResponseTemplate({"fields": {"content": {}, "tool_calls": {
         (HERMES, '<tool_call>{"name": "write", "arguments": {"n": 12, "text": "a <', "write", {"n": 12}),
         (HERMES, '<tool_call>{"name": "write"', "write", {}),
         (HERMES, '<tool_call>{"arguments": {"n": 12}, "name": "wri', None, {}),
+        (APERTUS, '<|tools_prefix|>[{"write": {"n": 12, "text": "a } <', "write", {"n": 12}),
+        (APERTUS, '<|tools_prefix|>[{"write": ', "write", {}),
+        (APERTUS, '<|tools_prefix|>[{"wri', None, {}),
+        (PYTHON, '[write(n=12, text="a) <', "write", {"n": 12}),
     ],
 )  # fmt: skip
 def test_forms_of_cut_calls(shape: ResponseTemplate, text: str, name: str | None, known: dict[str, Any]) -> None:

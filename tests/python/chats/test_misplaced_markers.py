@@ -8,8 +8,9 @@ import pytest
 from tool_answers import SHAPES, answers, shape_of
 from tool_templates import TEMPLATES, TOOLS
 
+from pumice.chats.answer_forms import Row
 from pumice.chats.response_parser import ResponseParser, ResponseTemplate
-from pumice.chats.response_templates import ROWS, Row
+from pumice.chats.response_templates import ROWS
 
 HARMONY = SHAPES["gpt-oss (harmony channels)"]
 # Name of a template -> how its model opens reasoning

@@ -145,6 +145,47 @@ def test_bare_keys_have_any_characters() -> None:
     assert [call.arguments for call in parser.calls] == [{"/opt/a-b": "x", "größe": 3, "a.b": {"c@d": [{"e": 1}]}, "n": [1, 2]}]
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "calls"),
+    [
+        ("pythonic", "[now()]", [("now", {})]),
+        (
+            "pythonic",
+            " [now( ), get_weather(city='a]', days=[[1], 2])]\n",
+            [("now", {}), ("get_weather", {"city": "a]", "days": [[1], 2]})],
+        ),
+        ("pythonic", "<|python_start|>[now(a={'b': [1]})]<|python_end|>", [("now", {"a": {"b": [1]}})]),
+        ("pythonic", "See [now](x) and [1].", []),
+        ("xlam", '[{"name": "now", "arguments": {"a": [{"name": "b"}, {"c": [{}]}]}}]', [("now", {"a": [{"name": "b"}, {"c": [{}]}]})]),
+        ("xlam", '[{"name": "now", "arguments": {}},\n {"name": "now", "arguments": {"a": "]"}}]', [("now", {}), ("now", {"a": "]"})]),
+        ("functools", 'functools[{"name": "now", "arguments": {}}]', [("now", {})]),
+        ("apertus", '<|tools_prefix|>[{"now": {"a": {"b": 1}}}, {"now": {}}]<|tools_suffix|>', [("now", {"a": {"b": 1}}), ("now", {})]),
+    ],
+)
+def test_lists_of_calls(name: str, said: str, calls: list[Any]) -> None:
+    for pieces in ([said], list(said)):
+        parser, _ = parse(shape_of(TEMPLATES[name]), pieces)
+        assert [(call.name, call.arguments) for call in parser.calls] == calls and parser.errors == []
+        assert parser.content == ("" if calls else said)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pythonic", "[now(a=1) and text"),
+        ("pythonic", "[now(a=b)]"),
+        ("xlam", '[{"name": "now", "arguments": {"a": 1]'),
+        ("functools", 'functools[{"name": "now"}] and text'),
+        ("apertus", '<|tools_prefix|>[{"now": {}, "then": {}}]<|tools_suffix|>'),
+        ("apertus", '<|tools_prefix|>[{"now": 1}]<|tools_suffix|>'),
+    ],
+)
+def test_lists_that_are_no_calls_stay_text(name: str, said: str) -> None:
+    for pieces in ([said], list(said)):
+        parser, _ = parse(shape_of(TEMPLATES[name]), pieces)
+        assert parser.calls == [] and parser.content == said and len(parser.errors) == 1
+
+
 # ---- other answers --------------------------------------------------------------------------------
 
 HERMES = SHAPES["Hermes, Qwen, Granite 4 (<tool_call>{...})"]

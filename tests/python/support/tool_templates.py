@@ -388,10 +388,37 @@ TEMPLATES["gigachat 3.1"] = (
 )
 TEMPLATES["lfm2"] = TEMPLATES["lfm2"].replace(r"# Tools\n", "List of tools: ")
 
+_LISTED = r"""{{- '[' if loop.first else ', ' }}CALL{{- ']' if loop.last }}"""
+TEMPLATES["pythonic"] = TEMPLATES["lfm2"].replace("<|tool_call_start|>", "").replace("<|tool_call_end|>", "")
+TEMPLATES["pythonic"] = TEMPLATES["pythonic"].replace("List of tools: ", "Write [func_name1(name=value)]\\n")
+TEMPLATES["xlam"] = _CHATML.replace(
+    "CALL",
+    _LISTED.replace(
+        "CALL",
+        r"""{{- '{"name": "' ~ call.function.name ~ '", "arguments": ' ~ call.function.arguments | tojson ~ '}' }}""",
+    ),
+).replace(r"# Tools\n", r"Write a single JSON array.\n")
+_FUNCTOOLS = "{{- ' functools' if loop.first }}" + _LISTED.replace("CALL", "{{- call.function | tojson }}")
+TEMPLATES["functools"] = _CHATML.replace("CALL", _FUNCTOOLS)
+TEMPLATES["functools"] = TEMPLATES["functools"].replace(r"# Tools\n", r"Write functools[...]\n")
+TEMPLATES["apertus"] = r"""{{- bos_token }}{%- if tools %}{{- '<|developer_start|>' ~ tools | tojson ~ '<|developer_end|>' }}{%- endif %}
+{%- for m in messages %}
+    {%- if m.role == 'assistant' %}
+        {{- '<|assistant_start|>' }}
+        {%- if m.reasoning_content %}{{- '<|inner_prefix|>' ~ m.reasoning_content ~ '<|inner_suffix|>' }}{%- endif %}{{- m.content or '' }}
+        {%- for call in m.tool_calls or [] %}
+            {{- '<|tools_prefix|>[' if loop.first else ', ' }}
+            {{- '{"' ~ call.function.name ~ '": ' ~ call.function.arguments | tojson ~ '}' }}{{- ']<|tools_suffix|>' if loop.last }}
+        {%- endfor %}{{- '<|assistant_end|>' }}
+    {%- elif m.role == 'tool' %}{{- '[' ~ m.content ~ ']' }}
+    {%- else %}{{- '<|user_start|>' ~ m.content ~ '<|user_end|>' }}{%- endif %}
+{%- endfor %}{%- if add_generation_prompt %}{{- '<|assistant_start|>' }}{%- endif %}"""
+
 # Tokens that end an answer. The engine stops at them, and they are not part of the text.
 ENDS = (
     "<|im_end|>", "<|eot_id|>", "</s>", "<turn|>", "<end_of_turn>", "<｜end▁of▁sentence｜>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
     "<|return|>", "<|call|>", "[e~[", "<|endoftext|>", "<|eot|>", "<|end|>", "<|calls|>", "<|message_sep|>",
+    "<|assistant_end|>",
 )  # fmt: skip
 
 # Templates that do not write reasoning.
