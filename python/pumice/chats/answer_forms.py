@@ -32,13 +32,15 @@ class Written(NamedTuple):
 
 class Thought(NamedTuple):
     """Texts around reasoning (open, close) and around content (text, end). A Row needs them only if its response template does not have
-    them as plain texts. aside: a marker that opens text which is not part of the answer. Such text ends with `close`, like reasoning."""
+    them as plain texts. aside: a marker that opens text which is not part of the answer. Such text ends with `close`, like reasoning.
+    shown: a text by which a chat template shows that it writes reasoning, if neither `open` nor `close` stands in it as a whole."""
 
     open: str
     close: str
     text: str = ""
     end: str = ""
     aside: str = ""
+    shown: str = ""
 
 
 class Row(NamedTuple):

@@ -278,7 +278,7 @@ def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: s
 
 
 def _is_shown(thought: Thought, chat_template: str) -> bool:
-    return thought.close in chat_template or thought.open in chat_template
+    return any(text in chat_template for text in ([thought.shown] if thought.shown else [thought.open, thought.close]))
 
 
 def marks_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Marks | None:
@@ -288,17 +288,22 @@ def marks_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str
     of_row = shape is not None and row is not None and row.template is shape.spec
     if thought is None or (of_row and not _is_shown(thought, chat_template)):
         return None
-    written, call = written_of(shape, row), ""
-    if not isinstance(written, str):
-        call = _begin(written)
-        if thought.aside.startswith(call):  # an aside begins with the same word, so `call` must be longer than this word
-            call = (written.before or written.call).partition("%")[0]
+    written = written_of(shape, row)
+    call = "" if isinstance(written, str) else _begin_beside(written, thought)
     return Marks(thought.open, thought.close, (thought.text, thought.aside), call, once=not thought.aside)
 
 
 def _begin(written: Written) -> str:
     """Returns the first word that a model writes when it begins to call tools."""
     return (written.before or written.call).partition("%")[0].split()[0]
+
+
+def _begin_beside(written: Written, thought: Thought) -> str:
+    """Returns the first text of a call with which no reasoning, content or aside begins."""
+    others = [text.lstrip() for text in (thought.open, thought.text, thought.aside)]
+    first, *more = _PLACE.split(written.before or written.call)[::2]
+    found = (_begin(written), first, *(text.split()[0] for text in more if text.split()))
+    return next((begin for begin in found if not any(text.startswith(begin.lstrip()) for text in others)), found[0])
 
 
 def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str:

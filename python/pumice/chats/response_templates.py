@@ -233,6 +233,48 @@ ROWS: tuple[Row, ...] = (
         "each parameter says whether its value is a text",
     ),
     Row(
+        "Kimi K3 (<|open|>call tool=)",
+        ("<|open|>", "<|close|>", "<|sep|>"),
+        shape(
+            text={
+                "close_pattern": r"<\|open\|>response<\|sep\|>|<\|close\|>(?:response|tools|message)<\|sep\|>|<\|open\|>tools<\|sep\|>|"
+                r"<\|end_of_msg\|>"
+            },
+            reasoning={"open": "<|open|>think<|sep|>", "close": "<|close|>think<|sep|>"},
+            open_pattern=r'(?:<\|open\|>tools<\|sep\|>\s*)?<\|open\|>call tool="(?P<name>[^"\n]+)"(?: index="\d+")?<\|sep\|>',
+            close_pattern=r"<\|close\|>call<\|sep\|>(?:\s*<\|close\|>tools<\|sep\|>(?:<\|close\|>message<\|sep\|>)?)?",
+            content="xml-inline",
+            content_args={
+                "tag_pattern": r'<\|open\|>argument key="(?P<key>[^"\n]+)"(?: type="\w+")?<\|sep\|>(?P<value>.*?)'
+                r"<\|close\|>argument<\|sep\|>"
+            },
+            transform=NAMED,
+        ),
+        "each argument says the type of its value",
+        Thought("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>", "<|close|>response<|sep|>", shown="'think'"),
+    ),
+    Row(
+        "Muse Glimmer (<atem:invoke name=)",
+        ("<atem:invoke name=", "<|message|>"),
+        shape(
+            text={"close_pattern": r"(?:<\|eom\|>)?(?:<\|start\|>assistant)?\s?to=user<\|message\|>|<\|eom\|>|<\|start\|>assistant"},
+            reasoning={"open_pattern": r"(?:<\|eom\|>)?(?:<\|start\|>assistant)?\s?to=self<\|message\|>", "close": "<|eom|>"},
+            open_pattern=r"(?:(?:<\|eom\|>)?(?:<\|start\|>assistant)?\s?to=[\w.-]+<\|message\|>\s*)?(?:<atem:function_calls>\s*)?"
+            r'<atem:invoke name="(?P<name>[^"\n]+)">',
+            close_pattern=r"</atem:invoke>(?:\s*</atem:function_calls>)?(?:<\|eom\|>)?",
+            content="xml-inline",
+            content_args={"tag_pattern": r'<atem:parameter name="(?P<key>[^"\n]+)">(?P<value>.*?)</atem:parameter>'},
+            transform=NAMED,
+        ),
+        # `Written` has no end marker for a call, because the model itself ends the message with <|eom|> or <|eot|>.
+        Written(
+            ' to=%name%<|message|><atem:function_calls>\n<atem:invoke name="%name%">\n%parameters%</atem:invoke>\n</atem:function_calls>',
+            parameter='<atem:parameter name="%key%">%value%</atem:parameter>\n',
+            alone=True,
+        ),
+        Thought(" to=self<|message|>", "<|eom|><|start|>assistant", " to=user<|message|>"),
+    ),
+    Row(
         "Seed-OSS (<seed:tool_call><function=name>)",
         ("<seed:tool_call>", "<seed:think>"),
         shape(

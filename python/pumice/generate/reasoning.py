@@ -73,7 +73,7 @@ class ReasoningBudgets:
     def _ids(self, text: str) -> list[int]:
         ids = [int(i) for i in self._tokenizer.encode(text, add_special=False)]
         spelt = b"".join(map(self._tokenizer.token_bytes, ids))
-        if spelt.removeprefix(b" ") != text.encode():  # some tokenizers add a space before each text
+        if text.encode() not in (spelt, spelt.removeprefix(b" ")):  # some tokenizers add a space before each text
             raise TokenizerError(
                 f"max_reasoning_tokens needs tokens that spell the marker {text!r} of the model's reasoning, and those of its tokenizer "
                 f"spell {spelt.decode('utf-8', 'replace')!r}. Leave max_reasoning_tokens out"

@@ -19,6 +19,7 @@ from pumice.chats.response_parser import End, ResponseParser, ResponseTemplate
 # The shapes whose calls have no arguments in plain JSON. The text of their cut arguments is made of the arguments that were read.
 NO_JSON = {
     "gemma4", "functiongemma", "minicpm 5", "minimax", "glm", "qwen3-coder", "seed-oss", "deepseek v3.2", "lfm2", "pythonic",
+    "kimi k3", "muse glimmer",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tool_templates import TEMPLATES, USER
 
 import pumice
 from pumice.chats import response_templates
+from pumice.chats.answer_forms import Written
 from pumice.chats.answer_grammars import Asking, answer_grammar, thought_of, written_of
 from pumice.chats.chat_templates import ChatTemplate
 from pumice.chats.response_parser import ResponseParser
@@ -54,7 +55,7 @@ class Shape:
         self.name, self.parser, self.row = name, shape_of(source), response_templates.row_of(source)
         found = written_of(self.parser, self.row)
         assert isinstance(found, str) is (name in NOT_ENFORCED) and NOT_ENFORCED.get(name, found) == found
-        self.written = found if isinstance(found, response_templates.Written) else response_templates.Written("", parameter="%value%")
+        self.written = found if isinstance(found, Written) else Written("", parameter="%value%")
         self.thought = thought_of(self.parser, self.row, source)
         self.template = ChatTemplate(source, "<bos>", "</s>")
 

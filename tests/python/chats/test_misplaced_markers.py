@@ -14,7 +14,8 @@ from pumice.chats.response_templates import ROWS
 
 HARMONY = SHAPES["gpt-oss (harmony channels)"]
 # Name of a template -> how its model opens reasoning
-_PATTERNS = {"harmony": "<|channel|>analysis<|message|>", "gemma4": "<|channel>thought\n", "solar open": "<|think|>"}
+_PATTERNS = {"harmony": "<|channel|>analysis<|message|>", "gemma4": "<|channel>thought\n", "solar open": "<|think|>",
+             "muse glimmer": " to=self<|message|>"}  # fmt: skip
 BEGINS = {
     name: _PATTERNS.get(name) or shape_of(source).spec["fields"]["reasoning_content"]["open"] for name, source in TEMPLATES.items()
 }  # fmt: skip
@@ -62,7 +63,9 @@ def test_headers_of_harmony(header: str, content: bool, reasoning: bool, call: b
 def test_a_call_inside_of_reasoning_without_an_end(name: str, begin: str) -> None:
     """The text stays reasoning, and an error says that a call is in it."""
     shape, (_, call) = shape_of(TEMPLATES[name]), answers(name)["call"]
-    text = f"I call it. {call.rpartition('</think>')[2]}"  # GLM's template writes empty reasoning before the call
+    for close in ("</think>", "<|close|>think<|sep|>"):  # the templates of GLM and Kimi K3 write empty reasoning before the call
+        call = call.rpartition(close)[2]
+    text = f"I call it. {call}"
     for parser in parsed(shape, text, begin):
         assert (parser.calls, parser.content) == ([], "")
         assert parser.reasoning is not None and "I call it." in parser.reasoning

@@ -169,6 +169,45 @@ def test_lists_of_calls(name: str, said: str, calls: list[Any]) -> None:
         assert parser.content == ("" if calls else said)
 
 
+_K3 = "<|open|>{}<|sep|>{}<|close|>{}<|sep|>"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "thought", "content", "calls"),
+    [
+        ("kimi k3", _K3.format("response", "It is dry.", "response") + "<|close|>message<|sep|>", None, "It is dry.", []),
+        (
+            "kimi k3",
+            _K3.format("think", "Hm.", "think")
+            + _K3.format("response", "", "response")
+            + "<|open|>tools<|sep|>"
+            + _K3.format('call tool="get_weather" index="1"', _K3.format('argument key="city" type="string"', " 3\n", "argument"), "call")
+            + _K3.format('call tool="get_weather"', _K3.format('argument key="days" type="number"', "3", "argument"), "call")
+            + "<|close|>tools<|sep|><|close|>message<|sep|>",
+            "Hm.",
+            "",
+            [("get_weather", {"city": " 3\n"}), ("get_weather", {"days": 3})],
+        ),
+        ("muse glimmer", " to=user<|message|>It is dry.", None, "It is dry.", []),
+        (
+            "muse glimmer",
+            " to=self<|message|>Hm.<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>\n"
+            '<atem:invoke name="get_weather">\n<atem:parameter name="city"> to=user \n</atem:parameter>\n'
+            '<atem:parameter name="where">{"a": [1]}</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant'
+            ' to=now<|message|><atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>',
+            "Hm.",
+            "",
+            [("get_weather", {"city": " to=user \n", "where": {"a": [1]}}), ("now", {})],
+        ),
+    ],
+)
+def test_answers_between_tags(name: str, said: str, thought: str | None, content: str, calls: list[Any]) -> None:
+    for pieces in ([said], list(said)):
+        parser, _ = parse(shape_of(TEMPLATES[name]), pieces)
+        assert [(call.name, call.arguments) for call in parser.calls] == calls and parser.errors == []
+        assert (parser.reasoning, parser.content) == (thought, content)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -413,12 +413,46 @@ TEMPLATES["apertus"] = r"""{{- bos_token }}{%- if tools %}{{- '<|developer_start
     {%- elif m.role == 'tool' %}{{- '[' ~ m.content ~ ']' }}
     {%- else %}{{- '<|user_start|>' ~ m.content ~ '<|user_end|>' }}{%- endif %}
 {%- endfor %}{%- if add_generation_prompt %}{{- '<|assistant_start|>' }}{%- endif %}"""
+TEMPLATES["kimi k3"] = r"""{%- macro open(tag) -%}{{- '<|open|>' ~ tag ~ '<|sep|>' }}{%- endmacro -%}
+{%- macro close(tag) -%}{{- '<|close|>' ~ tag ~ '<|sep|>' }}{%- endmacro -%}
+{%- macro kind(v) -%}{%- if v is boolean -%}boolean{%- elif v is none -%}null{%- elif v is number -%}number{%- elif v is string -%}string
+    {%- elif v is mapping -%}object{%- else -%}array{%- endif -%}{%- endmacro -%}
+{%- if tools %}{{- open('message role="system" type="tool-declare"') ~ tools | tojson ~ close('message') ~ '<|end_of_msg|>' }}{%- endif %}
+{%- for m in messages %}
+    {{- open('message role="' ~ m.role ~ '"') }}
+    {%- if m.role == 'assistant' %}
+        {{- open('think') ~ (m.reasoning_content or '') ~ close('think') ~ open('response') ~ (m.content or '') ~ close('response') }}
+        {%- for call in m.tool_calls or [] %}
+            {{- open('tools') if loop.first }}{{- open('call tool="' ~ call.function.name ~ '" index="' ~ loop.index ~ '"') }}
+            {%- for k, v in call.function.arguments | items %}
+                {{- open('argument key="' ~ k ~ '" type="' ~ kind(v) ~ '"') ~ (v if v is string else v | tojson) ~ close('argument') }}
+            {%- endfor %}{{- close('call') }}{{- close('tools') if loop.last }}
+        {%- endfor %}
+    {%- else %}{{- m.content }}{%- endif %}{{- close('message') ~ '<|end_of_msg|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- open('message role="assistant"') ~ open('think' if thinking else 'response') }}{%- endif %}"""
+TEMPLATES["muse glimmer"] = r"""{{- '<|start|>system<|message|># Valid recipients: "self", "user".' }}{%- if tools %}{{- tools | tojson }}
+    {%- endif %}{{- '<|eot|>' }}
+{%- for m in messages %}
+    {%- if m.role == 'assistant' %}
+        {%- if m.reasoning_content %}{{- '<|start|>assistant to=self<|message|>' ~ m.reasoning_content ~ '<|eom|>' }}{%- endif %}
+        {%- if m.content %}
+            {{- '<|start|>assistant to=user<|message|>' ~ m.content ~ ('<|eom|>' if m.tool_calls else '<|eot|>') }}{%- endif %}
+        {%- for call in m.tool_calls or [] %}
+            {{- '<|start|>assistant to=' ~ call.function.name ~ '<|message|><atem:function_calls>\n<atem:invoke name="' }}
+            {{- call.function.name ~ '">\n' }}
+            {%- for k, v in call.function.arguments | items %}
+                {{- '<atem:parameter name="' ~ k ~ '">' ~ (v if v is string else v | tojson) ~ '</atem:parameter>\n' }}
+            {%- endfor %}{{- '</atem:invoke>\n</atem:function_calls>' ~ ('<|eot|>' if loop.last else '<|eom|>') }}
+        {%- endfor %}
+    {%- else %}{{- '<|start|>' ~ m.role ~ '<|message|>' ~ m.content ~ '<|eot|>' }}{%- endif %}
+{%- endfor %}{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
 
 # Tokens that end an answer. The engine stops at them, and they are not part of the text.
 ENDS = (
     "<|im_end|>", "<|eot_id|>", "</s>", "<turn|>", "<end_of_turn>", "<｜end▁of▁sentence｜>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
     "<|return|>", "<|call|>", "[e~[", "<|endoftext|>", "<|eot|>", "<|end|>", "<|calls|>", "<|message_sep|>",
-    "<|assistant_end|>",
+    "<|assistant_end|>", "<|end_of_msg|>",
 )  # fmt: skip
 
 # Templates that do not write reasoning.
