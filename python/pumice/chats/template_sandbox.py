@@ -7,7 +7,9 @@ steps and the processor time of the current thread. So it works in any thread, a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from types import BuiltinMethodType
 from typing import Any, NoReturn
@@ -223,7 +225,15 @@ def variables_of(source: str) -> frozenset[str]:
     return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(source)))
 
 
-def compile_template(source: str) -> jinja2.Template:
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled template, and the names of the variables that it uses and does not set itself."""
+
+    template: jinja2.Template
+    names: frozenset[str]
+
+
+def compile_template(source: str) -> Compiled:
     """Compiles a template so that it calls the meter. Raises ChatTemplateError if the template is invalid or too large."""
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > MAX_SOURCE:
@@ -247,8 +257,9 @@ def compile_template(source: str) -> jinja2.Template:
                 if isinstance(node, _FORBIDDEN):
                     raise Stop(f"line {node.lineno} reads another template ({type(node).__name__.lower()})")
             level = [child for node in level for child in node.iter_child_nodes()]
+        names = frozenset(meta.find_undeclared_variables(tree))
         code = _ENVIRONMENT.compile(_Metering().visit(tree), filename=_FILE)
-        return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
+        return Compiled(jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None)), names)
     except jinja2.TemplateSyntaxError as error:
         raise ChatTemplateError(f"the chat template is no Jinja template: {error.message} in line {error.lineno}. {FIX}") from None
     except RecursionError:
@@ -259,9 +270,21 @@ def compile_template(source: str) -> jinja2.Template:
         rendering.meter = None
 
 
-def run_template(template: jinja2.Template, variables: dict[str, Any], now: datetime) -> str:
+def _tools_as(names: frozenset[str], tools: Any, now: datetime) -> dict[str, Any]:
+    """Returns the tools under the other names from which some templates take them: Llama's, SmolLM3's, and those of Firefunction 2, which
+    takes a text, and the date beside it."""
+    found = {name: tools for name in ("custom_tools", "xml_tools") if tools and name in names}
+    if {"functions", "datetime"} <= names and "tools" not in names:
+        functions = [tool.get("function", tool) for tool in tools or ()]
+        found |= {"functions": json.dumps(functions, ensure_ascii=False, indent=4), "datetime": f"{now:%Y-%m-%d}"}
+    return found
+
+
+def run_template(compiled: Compiled, variables: dict[str, Any], now: datetime) -> str:
     """Renders a compiled template and returns the text. now: the time that strftime_now() formats. Raises ChatTemplateError if the template
     fails."""
+    template = compiled.template
+    variables = {**_tools_as(compiled.names, variables.get("tools"), now), **variables}
     rendering.meter, rendering.now = Meter(), now
     try:
         parts, size = [], 0
