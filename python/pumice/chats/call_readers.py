@@ -14,7 +14,9 @@ from typing import Any
 from ..common.arguments import did_you_mean, shown
 from ..generate.answers import DECODER
 from .markers import Pattern
+from .nested_tags import read_nested_tags, typed_tags
 from .python_calls import python_calls
+from .tool_schemas import typed
 
 MOST_CALLS = 1024  # maximum number of calls in one answer
 
@@ -37,6 +39,7 @@ def checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Map
         "text": ("strip",),
         "python": (),
         "json-by-name": (),
+        "nested-tags": ("mark",),
     }[content]
     check_keys(f"{where}, content_args", given, known)
     result = dict(given)
@@ -55,7 +58,7 @@ def checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Map
         isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(mark, str) and mark for mark in pair) for pair in delimiters
     ):
         raise ValueError(f"{where}: string_delims must be pairs of texts")
-    for name in ("line_sep", "kv_sep"):
+    for name in ("line_sep", "kv_sep", "mark"):
         if not isinstance(given.get(name, "x"), str) or given.get(name) == "":
             raise ValueError(f"{where}: {name} must be a text")
     inner = given.get("value_parser")
@@ -225,9 +228,10 @@ READERS: dict[str, Any] = {
     "kv-lines": _read_lines,
     "python": _read_python,
     "json-by-name": _read_by_name,
+    "nested-tags": read_nested_tags,
 }
-# The kinds of content in which all values are text. typed() converts the values to the types in the tool's schema.
-SPELT_OUT = ("xml-inline", "kv-lines")
+# The kinds of content in which all values are text -> the function that converts the values to the types in the tool's schema.
+SPELT_OUT = {"xml-inline": typed, "kv-lines": typed, "nested-tags": typed_tags}
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 

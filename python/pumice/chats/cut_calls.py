@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..generate.answers import DECODER, json_text
 from .arriving_calls import Called, Plan, RegionReader, plan_of
 from .call_readers import JSON_CALLS, MOST_CALLS, calls_in, filled, standard_json, whole_members, whole_tags
+from .nested_tags import whole_nested_tags
 from .python_calls import begun_python_calls
 
 _ANY_CALLS = Plan("name", "arguments", wrapped=True)
 _ARGUMENTS = Plan(None, None)
+# Kind of content in which arguments come one by one -> the function that returns the complete ones at the beginning of a text.
+_WHOLE_ARGUMENTS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
+    "xml-inline": lambda text, options: whole_tags(text, options)[0],
+    "nested-tags": whole_nested_tags,
+}
 # The beginning of an object whose key is the name of a function, up to the arguments, and its end.
 _NAMED_CALL = re.compile(r'\s*[\[,]?\s*\{\s*"([^"\\]*)"\s*:\s*(?=\{|$)')
 _CALL_END = re.compile(r"\s*\}")
@@ -34,7 +40,7 @@ def begun_calls(content: str, options: Mapping[str, Any], transform: Any, each: 
         plan = plan_of("json", {}, transform, each)
         text = standard_json(body, options, cut=True) if options else body
         return _in_json(plan or _ANY_CALLS, groups.get("name", ""), text)
-    known = whole_tags(body, options)[0] if content == "xml-inline" else {}
+    known = _WHOLE_ARGUMENTS[content](body, options) if content in _WHOLE_ARGUMENTS else {}
     try:
         return [unfinished(Called(name, known)) for name, _ in calls_in(filled(transform, {**groups, "content": {}}))]
     except ValueError:  # the opening marker does not have the name

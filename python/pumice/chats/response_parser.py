@@ -33,7 +33,6 @@ from .call_readers import (
 from .cut_calls import begun_calls, unfinished
 from .markers import Pattern
 from .scanner import Found, Scanner, Watch
-from .tool_schemas import typed
 
 # The fields that a response template may have, and the kind of text that each field holds.
 FIELDS: dict[str, Kind] = {
@@ -526,7 +525,7 @@ class ResponseParser:
     def _called_so_far(self, region: Field, body: str, closed_by: str) -> tuple[list[Called], list[CallDelta]]:
         """Returns the calls of the region in which the answer was cut, and the deltas of `closed_by`. This text is part of the calls if
         they cannot be read without it. Raises ValueError if there is no call."""
-        # JSON and Python show by their brackets that they are complete. Parameters as text do not.
+        # JSON and Python show by their brackets that they are complete. Parameters as text or tags do not.
         for text in () if region.content in SPELT_OUT else dict.fromkeys((body, body + closed_by)):
             try:
                 found = self._called(region, text)
@@ -540,11 +539,11 @@ class ResponseParser:
         if not found:
             raise ValueError("the answer was cut before the call's name was complete")
         if region.content in SPELT_OUT:
-            found = [unfinished(self._typed(call)) for call in found]
+            found = [unfinished(self._typed(region, call)) for call in found]
         return found[: MOST_CALLS - len(self.calls)], self._arriving.text(closed_by)
 
-    def _typed(self, call: Called) -> Called:
-        return call._replace(arguments=typed(call.arguments, self._schemas.get(call.name)))
+    def _typed(self, region: Field, call: Called) -> Called:
+        return call._replace(arguments=SPELT_OUT[region.content](call.arguments, self._schemas.get(call.name)))
 
     def _called(self, region: Field, body: str) -> list[Called]:
         value = READERS[region.content](body, region.arguments)
@@ -557,7 +556,7 @@ class ResponseParser:
         found = [Called(name, arguments) for name, arguments in calls_in(value)]
         if len(self.calls) + len(found) > MOST_CALLS:
             raise ValueError(f"an answer may have {MOST_CALLS} calls")
-        return [self._typed(call) for call in found] if region.content in SPELT_OUT else found
+        return [self._typed(region, call) for call in found] if region.content in SPELT_OUT else found
 
 
 def _edges(template: ResponseTemplate, kind: str) -> dict[str, Any]:

@@ -291,8 +291,19 @@ ROWS: tuple[Row, ...] = (
             parameter="<parameter=%key%>%value%</parameter>\n",
         ),
     ),
-    # MiniMax M3 writes arguments as nested tags, which no kind of content of response templates can parse.
-    Row("MiniMax M3 (<mm:think>)", ("<mm:think>", "]<]minimax[>["), shape(reasoning={"open": "<mm:think>", "close": "</mm:think>"})),
+    Row(
+        "MiniMax M3 (<mm:think>, <invoke name=)",
+        ("<mm:think>", "]<]minimax[>["),
+        shape(
+            reasoning={"open": "<mm:think>", "close": "</mm:think>"},
+            open_pattern=r'(?:\]<\]minimax\[>\[<tool_call>\s*)?\]<\]minimax\[>\[<invoke name="(?P<name>[^"\n]+)">',
+            close_pattern=r"\]<\]minimax\[>\[</invoke>(?:\s*\]<\]minimax\[>\[</tool_call>)?",
+            content="nested-tags",
+            content_args={"mark": "]<]minimax[>["},
+            transform=NAMED,
+        ),
+        "arguments are nested tags",
+    ),
     Row(
         "Apriel ([BEGIN FINAL RESPONSE], <tool_calls>)",
         ("[BEGIN FINAL RESPONSE]", "<tool_calls>"),

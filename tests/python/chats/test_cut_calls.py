@@ -19,7 +19,7 @@ from pumice.chats.response_parser import End, ResponseParser, ResponseTemplate
 # The shapes whose calls have no arguments in plain JSON. The text of their cut arguments is made of the arguments that were read.
 NO_JSON = {
     "gemma4", "functiongemma", "minicpm 5", "minimax", "glm", "qwen3-coder", "seed-oss", "deepseek v3.2", "lfm2", "pythonic",
-    "kimi k3", "muse glimmer",
+    "kimi k3", "muse glimmer", "minimax m3",
 }  # fmt: skip
 
 
@@ -118,6 +118,7 @@ QWEN, GLM, HERMES = (
 MINIMAX, SEED = SHAPES["MiniMax (<invoke name=)"], SHAPES["Seed-OSS (<seed:tool_call><function=name>)"]
 MINICPM, DSML = SHAPES["MiniCPM 5 (<function name=)"], SHAPES["DeepSeek V3.2, V4 (<｜DSML｜invoke name=)"]
 APERTUS, PYTHON = SHAPES["Apertus (<|tools_prefix|>[{name: ...}])"], SHAPES["Llama 3.2 and 4, Gemma 3, ToolACE in Python ([f(a=1)])"]
+MINIMAX_3 = SHAPES["MiniMax M3 (<mm:think>, <invoke name=)"]
 LINES = ResponseTemplate({"fields": {"content": {}, "tool_calls": {
     "open_pattern": r"<call (?P<name>\w+)>", "close": "</call>", "content": "kv-lines",
     "transform": {"name": "{name}", "arguments": "{content}"},
@@ -147,6 +148,8 @@ LINES = ResponseTemplate({"fields": {"content": {}, "tool_calls": {
         (APERTUS, '<|tools_prefix|>[{"write": {"n": 12, "text": "a } <', "write", {"n": 12}),
         (APERTUS, '<|tools_prefix|>[{"write": ', "write", {}),
         (APERTUS, '<|tools_prefix|>[{"wri', None, {}),
+        (MINIMAX_3, '*<invoke name="write">*<path>/etc*</path>*<lines>*<item>1*</item>*<item>2*</item>*</lines>*<a>*<b>x*</b>'.replace(
+            "*", "]<]minimax[>["), "write", {"path": "/etc", "lines": ["1", "2"]}),
         (PYTHON, '[write(n=12, text="a) <', "write", {"n": 12}),
     ],
 )  # fmt: skip

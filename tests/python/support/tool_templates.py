@@ -447,6 +447,24 @@ TEMPLATES["muse glimmer"] = r"""{{- '<|start|>system<|message|># Valid recipient
         {%- endfor %}
     {%- else %}{{- '<|start|>' ~ m.role ~ '<|message|>' ~ m.content ~ '<|eot|>' }}{%- endif %}
 {%- endfor %}{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
+TEMPLATES["minimax m3"] = r"""{%- set mark = ']<]minimax[>[' -%}
+{%- macro tag(k, v) -%}
+    {{- mark ~ '<' ~ k ~ '>' }}
+    {%- if v is mapping %}{%- for name, w in v | items %}{{- tag(name, w) }}{%- endfor %}
+    {%- elif v is string %}{{- v }}
+    {%- elif v is iterable %}{%- for w in v %}{{- tag('item', w) }}{%- endfor %}
+    {%- else %}{{- v | tojson }}{%- endif %}{{- mark ~ '</' ~ k ~ '>' }}
+{%- endmacro -%}
+{%- if tools %}{{- ']~b]system\n' ~ tools | tojson ~ '[e~[\n' }}{%- endif %}
+{%- for m in messages %}
+    {{- ']~b]' ~ ('ai' if m.role == 'assistant' else m.role) ~ '\n' }}
+    {%- if m.reasoning_content %}{{- '<mm:think>' ~ m.reasoning_content ~ '</mm:think>' }}{%- endif %}{{- m.content or '' }}
+    {%- for call in m.tool_calls or [] %}
+        {{- mark ~ '<tool_call>\n' if loop.first }}{{- mark ~ '<invoke name="' ~ call.function.name ~ '">' }}
+        {%- for k, v in call.function.arguments | items %}{{- tag(k, v) }}{%- endfor %}
+        {{- mark ~ '</invoke>\n' }}{{- mark ~ '</tool_call>' if loop.last }}
+    {%- endfor %}{{- '[e~[\n' }}
+{%- endfor %}{%- if add_generation_prompt %}{{- ']~b]ai\n' }}{%- endif %}"""
 
 # Tokens that end an answer. The engine stops at them, and they are not part of the text.
 ENDS = (
