@@ -75,6 +75,8 @@ WHOLE = {
     "MiniCPM 5 (<function name=)", "MiniMax (<invoke name=)", "GLM (<tool_call>name<arg_key>)",  # parameters as XML
     "Qwen3-Coder (<function=name><parameter=)", "Seed-OSS (<seed:tool_call><function=name>)",
     "DeepSeek V3.2, V4 (<｜DSML｜invoke name=)", "LFM2 (<|tool_call_start|>[f(a=1)])",
+    "Llama 3.2 and 4, Gemma 3, ToolACE in Python ([f(a=1)])", "Apertus (<|tools_prefix|>[{name: ...}])",  # names as keys
+    "Kimi K3 (<|open|>call tool=)", "Muse Glimmer (<atem:invoke name=)", "MiniMax M3 (<mm:think>, <invoke name=)",
 }  # fmt: skip
 
 
