@@ -42,9 +42,13 @@ OTHERWISE = {
     "solar open": "the number of a call in place of its id",
 }
 # Shapes in which an answer has one call.
-ONE_CALL = ("llama3", "llama4", "harmony", "gigachat", "gigachat 3.1")
+ONE_CALL = ("llama3", "llama4", "harmony", "muse glimmer", "gigachat", "gigachat 3.1")
 # Shapes whose calls no grammar enforces, with the reason that their rows give.
-NOT_ENFORCED = {"deepseek v3.2": "each parameter says whether its value is a text"}
+NOT_ENFORCED = {
+    "deepseek v3.2": "each parameter says whether its value is a text",
+    "kimi k3": "each argument says the type of its value",
+    "minimax m3": "arguments are nested tags",
+}
 
 
 class Shape:

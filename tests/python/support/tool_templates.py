@@ -389,8 +389,14 @@ TEMPLATES["gigachat 3.1"] = (
 TEMPLATES["lfm2"] = TEMPLATES["lfm2"].replace(r"# Tools\n", "List of tools: ")
 
 _LISTED = r"""{{- '[' if loop.first else ', ' }}CALL{{- ']' if loop.last }}"""
-TEMPLATES["pythonic"] = TEMPLATES["lfm2"].replace("<|tool_call_start|>", "").replace("<|tool_call_end|>", "")
-TEMPLATES["pythonic"] = TEMPLATES["pythonic"].replace("List of tools: ", "Write [func_name1(name=value)]\\n")
+TEMPLATES["pythonic"] = _CHATML.replace(
+    "CALL",
+    _LISTED.replace(
+        "CALL",
+        r"""{{- call.function.name ~ '(' }}{%- for k, v in call.function.arguments | items %}
+            {{- k ~ '=' ~ v | tojson ~ (', ' if not loop.last else '') }}{%- endfor %}{{- ')' }}""",
+    ),
+).replace(r"# Tools\n", r"Write [func_name1(name=value)]\n")
 TEMPLATES["xlam"] = _CHATML.replace(
     "CALL",
     _LISTED.replace(
