@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import samples
+from masks import may_be_said, question
 from tool_templates import TEMPLATES, TOOLS, USER
 
 import pumice
@@ -134,7 +135,7 @@ def test_free_answers_may_call(hermes: pumice.Model) -> None:
     free = hermes.chat([USER], temperature=0, max_tokens=40)
     with_tools = hermes.chat([USER], tools=STRICT, temperature=0, max_tokens=40)
     assert with_tools.text and free.text
-    made = hermes._generator.grammars.compiled(hermes._chats.asked(_question(hermes, STRICT)).grammar).filter()
+    made = hermes._generator.grammars.compiled(hermes._chats.asked(question(hermes, STRICT)).grammar).filter()
     for text, good in (
         ("It is dry.", True),
         ('I look.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', True),
@@ -142,71 +143,7 @@ def test_free_answers_may_call(hermes: pumice.Model) -> None:
         ('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "exact"', True),
         ('<tool_call>\n{"name": "get_weather", "arguments": {"town"', False),
     ):
-        assert _may_be_said(hermes, made, text) is good, text
-
-
-_LISTS = {
-    "pythonic": ('[now(), get_weather(city="Oslo", days=3)]', '[get_weather(city="Oslo", exact=true)]', "[get_weather(days=3", "[when("),
-    "xlam": (
-        '[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]',
-        '[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
-        '[{"name": "get_weather", "arguments": {"town"',
-        '[{"name": "when"',
-    ),
-}
-
-
-@pytest.mark.parametrize("name", _LISTS)
-def test_free_answers_of_forms_without_a_marker_are_calls_or_text(name: str) -> None:
-    """The bracket alone tells calls from text. An answer that begins with it must become calls; another answer is any text."""
-    two, one, town, when = _LISTS[name]
-    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, STRICT)).grammar).filter()
-        for text, good in (("It is [dry] (very)", True), (two, True), (one, True), (town, False), (when, False), ("[1] is", False)):
-            assert _may_be_said(model, made, text) is good, text
-
-
-@pytest.mark.parametrize(
-    ("required", "good", "bad"),
-    [
-        (["a"], ["f(a=1)", 'f(a=1, b="x")', "f(a=1,c=null)"], ["f()", 'f(b="x")', "f(a=1,)", 'f(c=null, b="x")', "f(a=true)"]),
-        (["c"], ["f(c=null)", "f(a=1, c=null)", 'f(b="x", c=null)'], ["f()", "f(a=1)"]),
-        ([], ["f()", "f(a=1)", "f(c=null)"], ["f(,a=1)", "f(d=1)"]),
-    ],
-)
-def test_arguments_of_python(required: list[str], good: list[str], bad: list[str]) -> None:
-    properties = {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "null"}}
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}]
-    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["pythonic"]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, tools, "f")).grammar).filter()
-        for text in good:
-            assert _may_be_said(model, made, f"[{text}]"), text
-        for text in bad:
-            assert not _may_be_said(model, made, f"[{text}]"), text
-
-
-def test_an_argument_whose_name_is_none_in_python_is_refused() -> None:
-    schema = {"type": "object", "properties": {"a b": {"type": "string"}}}
-    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}]
-    refused = pytest.raises(pumice.GrammarError, match="'f'.*'a b' has no name that this model can write")
-    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["pythonic"]) as model, refused:
-        model.chat([USER], tools=tools, tool_choice="f", dry_run=True)
-
-
-def _question(model: pumice.Model, tools: Any, choice: str | None = None) -> Any:
-    from pumice.chats.questions import check_question
-
-    return check_question([USER], tools, choice, True, None, False)
-
-
-def _may_be_said(model: pumice.Model, made: Any, text: str) -> bool:
-    here = made.clone()
-    for token in model.tokenize(text, add_special=False).tolist():
-        if not here.mask()[token // 32] >> (token % 32) & 1:
-            return False
-        here.accept(token)
-    return True
+        assert may_be_said(hermes, made, text) is good, text
 
 
 # ---- arguments in a format that resembles JSON ----
@@ -277,11 +214,11 @@ def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_pa
     before, _, behind = written(name).call.replace("%name%", "f").partition("%bare%")
     valid = 0
     with pumice.load(samples.smollm2(), **options) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, [tool], "required")).grammar).filter()
         for arguments in ARGUMENTS:
             text = before + _bare(arguments, mark) + behind
             good = jsonschema.Draft202012Validator(DIALECT).is_valid(arguments)
-            assert _may_be_said(model, made, text) is good, text
+            assert may_be_said(model, made, text) is good, text
             valid += good
             parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
             parser.feed(text)
@@ -295,7 +232,7 @@ def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_pa
             f'{{"name":{mark}ab{mark}}}',
             f"{{ name:{mark}ab{mark}}}",
         ):
-            assert not _may_be_said(model, made, before + text + behind), text
+            assert not may_be_said(model, made, before + text + behind), text
     assert 25 < valid < len(ARGUMENTS) - 20
 
 
@@ -341,8 +278,8 @@ def test_bare_arguments_that_cannot_be_enforced(schema: Any, says: str) -> None:
 
 def test_a_call_of_harmony_is_a_message() -> None:
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["harmony"]) as model:
-        free = model._generator.grammars.compiled(model._chats.asked(_question(model, STRICT)).grammar).filter()
-        must = model._generator.grammars.compiled(model._chats.asked(_question(model, STRICT, "required")).grammar).filter()
+        free = model._generator.grammars.compiled(model._chats.asked(question(model, STRICT)).grammar).filter()
+        must = model._generator.grammars.compiled(model._chats.asked(question(model, STRICT, "required")).grammar).filter()
         thought = "<|channel|>analysis<|message|>Hm: {to=functions.now}.<|end|><|start|>assistant"
         aside = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
         call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
@@ -352,13 +289,13 @@ def test_a_call_of_harmony_is_a_message() -> None:
             (thought + said, True, False), ("It is dry.", False, False), (call.replace("now", "then"), False, False),
             (call.replace("{}", '{"a"'), False, False), (thought, True, True), (call + call, False, False),
         ):  # fmt: skip
-            assert _may_be_said(model, free, text) is in_free, text
-            assert _may_be_said(model, must, text) is in_must, text
+            assert may_be_said(model, free, text) is in_free, text
+            assert may_be_said(model, must, text) is in_must, text
         dry = model._generator.grammars.compiled(model._chats.asked(_thinking(None)).grammar).filter()
         final = "<|channel|>final<|message|>"
         for text, good in ((final + "dry", True), (thought + final + "wet", True), (thought + aside + final + "dry", True), ("dry", False)):
-            assert _may_be_said(model, dry, text) is good, text
-        assert not _may_be_said(model, dry, thought + final + "no")
+            assert may_be_said(model, dry, text) is good, text
+        assert not may_be_said(model, dry, thought + final + "no")
 
 
 def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> None:
@@ -367,12 +304,12 @@ def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> Non
     assert off.content in ("dry", "wet")
     assert off.finish_reason == "grammar"
     made = hermes._generator.grammars.compiled(hermes._chats.asked(_thinking(True)).grammar).filter()
-    assert _may_be_said(hermes, made, "Hm.\nSo {dry}?\n</think>\n\ndry")
-    assert not _may_be_said(hermes, made, "Hm.\n</think>\n\nno")
+    assert may_be_said(hermes, made, "Hm.\nSo {dry}?\n</think>\n\ndry")
+    assert not may_be_said(hermes, made, "Hm.\n</think>\n\nno")
     made = hermes._generator.grammars.compiled(hermes._chats.asked(_thinking(None)).grammar).filter()
-    assert _may_be_said(hermes, made, "dry")
-    assert _may_be_said(hermes, made, "<think>\nHm.\n</think>\n\nwet")
-    assert not _may_be_said(hermes, made, "Hm.")
+    assert may_be_said(hermes, made, "dry")
+    assert may_be_said(hermes, made, "<think>\nHm.\n</think>\n\nwet")
+    assert not may_be_said(hermes, made, "Hm.")
 
 
 def _thinking(on: bool | None, form: Any = None) -> Any:
@@ -386,7 +323,7 @@ def test_numbers_keep_their_digits_behind_reasoning(hermes: pumice.Model) -> Non
     form = Grammar.json_schema({"type": "object", "properties": {"a": {"const": 2**60 + 1}, "b": {"type": "string"}}, "required": ["a"]})
     made = hermes._generator.grammars.compiled(hermes._chats.asked(_thinking(True, form)).grammar).filter()
     for text, good in (('{"a":1152921504606846977,"b":"x"}', True), ('{"a":1152921504606846976', False), ('{"b":"x"', False)):
-        assert _may_be_said(hermes, made, f"Hm.\n</think>\n\n{text}") is good, text
+        assert may_be_said(hermes, made, f"Hm.\n</think>\n\n{text}") is good, text
 
 
 IDS = [123456789012345679, 987654321098765433]
@@ -407,7 +344,7 @@ def test_numbers_of_tools_keep_their_digits(name: str) -> None:
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": WITH_NUMBERS}}
     form = written(name)
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, [tool], "required")).grammar).filter()
         for arguments in (
             {"id": IDS[0]}, {"id": IDS[1], "price": 0.5}, {"id": IDS[0], "price": 1e22, "size": 10**18 + 1}, {"id": IDS[0] + 1},
             {"id": IDS[0] - 1}, {"id": IDS[0], "price": 0}, {"id": IDS[0], "price": 1e23}, {"id": IDS[0], "size": 10**18},
@@ -415,7 +352,7 @@ def test_numbers_of_tools_keep_their_digits(name: str) -> None:
         ):  # fmt: skip
             good = jsonschema.Draft202012Validator(WITH_NUMBERS).is_valid(arguments) and isinstance(arguments["id"], int)
             text = written_call(form, arguments)
-            assert _may_be_said(model, made, text) is good, text
+            assert may_be_said(model, made, text) is good, text
             if good:
                 parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
                 parser.feed(text)
@@ -493,14 +430,14 @@ def test_a_text_follows_its_pattern(name: str) -> None:
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {**parameters, "additionalProperties": False}}}
     form = written(name)
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, [tool], "required")).grammar).filter()
         for value in ("add a/b\nend", "add a\nadd b\n]", "add a\nend ", "add A\nend", "add a end", "end", ""):
             parameter = form.parameter.replace("%key%", "x").replace("%value%", value)
             one = json.dumps({form.keys[0]: "f", form.keys[1]: {"x": value}})
             text = form.call.replace("%call%", one).replace("%name%", "f").replace("%arguments%", json.dumps({"x": value}))
             text = text.replace("%parameters%", parameter).replace("%bare%", f"{{x:{form.mark}{value}{form.mark}}}")
             text = form.before + text + form.after
-            assert _may_be_said(model, made, text) is (re.fullmatch(pattern, value) is not None), value
+            assert may_be_said(model, made, text) is (re.fullmatch(pattern, value) is not None), value
             parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
             parser.feed(text)
             parser.finish()
@@ -520,13 +457,13 @@ def test_schemas_that_contradict_themselves(name: str) -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
     form = written(name)
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, [tool], "required")).grammar).filter()
         for key, value, good in (("kind", "a", True), ("kind", "c", False), ("size", "1", False), ("size", 1, False)):
             said = json.dumps(value) if form.parameter == "" or not isinstance(value, str) else value
             text = form.call.replace("%call%", f'{{"name": "f", "arguments": {{"{key}": {said}}}}}').replace("%name%", "f")
             text = text.replace("%parameters%", form.parameter.replace("%key%", key).replace("%value%", said))
             text = form.before + text.replace("%bare%", f"{{{key}:{_bare(value, form.mark)}}}") + form.after
-            assert _may_be_said(model, made, text) is good, text
+            assert may_be_said(model, made, text) is good, text
         parameters["required"] = ["size"]
         with pytest.raises(pumice.GrammarError, match="the parameters of the tool 'f': #/(properties/size: no value|required: .*'size')"):
             model.chat([USER], tools=[tool], tool_choice="required", max_tokens=1)
@@ -545,20 +482,20 @@ def test_values_as_text_end_as_the_model_ends_them() -> None:
     parameters = {"type": "object", "properties": properties, "additionalProperties": False}
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["qwen3-coder"]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, [tool], "required")).grammar).filter()
         for key, said, value in (
             ("kind", "a", "a"), ("days", "3", 3), ("exact", "true", True), ("exact", "False", False), ("note", "abc", "abc"),
             ("note", "None", None), ("code", "xyz", "xyz"), ("only", "true", True),
         ):  # fmt: skip
             for end in ("\n", ""):
                 text = f"<tool_call>\n<function=f>\n<parameter={key}>\n{said}{end}</parameter>\n</function>\n</tool_call>"
-                assert _may_be_said(model, made, text), text
+                assert may_be_said(model, made, text), text
                 parser = ResponseParser(ResponseTemplate(row_of("qwen3-coder").template), [tool])
                 parser.feed(text)
                 parser.finish()
                 assert [call.arguments for call in parser.calls] == [{key: value}]
         for key, said in (("only", "True"), ("days", "None"), ("note", "abcd"), ("code", "xyz\n\n"), ("exact", "None")):
-            assert not _may_be_said(model, made, f"<tool_call>\n<function=f>\n<parameter={key}>\n{said}\n</parameter>"), said
+            assert not may_be_said(model, made, f"<tool_call>\n<function=f>\n<parameter={key}>\n{said}\n</parameter>"), said
 
 
 @pytest.mark.parametrize("name", ["gemma4", "qwen3-coder"])
@@ -569,7 +506,7 @@ def test_dates_and_classes_of_characters_in_arguments_without_json(name: str) ->
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
     form = written(name)
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, [tool], "required")).grammar).filter()
         for key, value, good in (
             ("day", "2028-02-29", True), ("day", "2026-02-29", False), ("day", "today", False), ("code", "a1 b", True),
             ("code", "a1_)", True), ("code", "é1_b", False), ("code", "a৪_b", False), ("code", "a1éb", False), ("code", "a1a\ufeff", False),
@@ -577,7 +514,7 @@ def test_dates_and_classes_of_characters_in_arguments_without_json(name: str) ->
             parameter = form.parameter.replace("%key%", key).replace("%value%", value)
             text = form.call.replace("%name%", "f").replace("%parameters%", parameter)
             text = form.before + text.replace("%bare%", f"{{{key}:{form.mark}{value}{form.mark}}}") + form.after
-            assert _may_be_said(model, made, text) is good, value
+            assert may_be_said(model, made, text) is good, value
 
 
 @pytest.mark.parametrize(
@@ -615,11 +552,11 @@ def test_arguments_as_text_are_those_of_the_schema(name: str) -> None:
         ("lists", "none", True), ("lists", '["up"]', False), ("lists", "nothing", False), ("free", "what <is> this", True),
     ]  # fmt: skip
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, [tool], "required")).grammar).filter()
         for key, value, good in cases:
             parameter = form.parameter.replace("%key%", key).replace("%value%", value)
             text = form.before + form.call.replace("%name%", "f").replace("%parameters%", parameter) + form.after
-            assert _may_be_said(model, made, text) is good, (key, value)
+            assert may_be_said(model, made, text) is good, (key, value)
             if good:
                 parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
                 parser.feed(text)

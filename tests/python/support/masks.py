@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tool_templates import USER
 
 import pumice
 from pumice import Grammar
+from pumice.chats.questions import check_question
 
 
 def allowed(mask: np.ndarray) -> np.ndarray:
@@ -46,3 +48,18 @@ def says(model: pumice.Model, made: Any, text: str) -> bool:
 def takes(model: pumice.Model, grammar: Grammar, text: str) -> bool:
     """Returns True if a grammar allows the text as a whole answer."""
     return says(model, filter_of(model, grammar), text)
+
+
+def question(model: pumice.Model, tools: Any, choice: str | None = None) -> Any:
+    """Returns a question with tools as chat() passes it on."""
+    return check_question([USER], tools, choice, True, None, False)
+
+
+def may_be_said(model: pumice.Model, made: Any, text: str) -> bool:
+    """Returns True if a filter allows the text as the beginning of an answer. The filter does not change."""
+    here = made.clone()
+    for token in model.tokenize(text, add_special=False).tolist():
+        if not may_come(here.mask(), token):
+            return False
+        here.accept(token)
+    return True
