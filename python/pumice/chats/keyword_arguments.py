@@ -43,10 +43,12 @@ class KeywordArguments:
         return f"({' | '.join(firsts)}){'' if any(key in required for key in properties) else '?'}"
 
     def free(self, keys: Sequence[str]) -> str:
-        """Returns an expression for any number of arguments with these names, whose values are any JSON."""
-        if not keys:
+        """Returns an expression for any number of arguments with these names, whose values are any JSON. Names that are none in Python are
+        left out, because the model cannot write them."""
+        found = [self._one(key, {}, pointer("#/properties", key)) for key in keys if _KEY.fullmatch(key)]
+        if not found:
             return ""
-        one = self._new(" | ".join(self._one(key, {}, pointer("#/properties", key)) for key in keys))
+        one = self._new(" | ".join(found))
         return f'({one} ("," BLANKS? {one})*)?'
 
     def _one(self, key: str, schema: Any, path: str) -> str:

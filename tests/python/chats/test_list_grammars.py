@@ -51,9 +51,15 @@ def test_arguments_of_python(required: list[str], good: list[str], bad: list[str
             assert not may_be_said(model, made, f"[{text}]"), text
 
 
-def test_an_argument_whose_name_is_none_in_python_is_refused() -> None:
-    schema = {"type": "object", "properties": {"a b": {"type": "string"}}}
-    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}]
+@pytest.mark.parametrize("choice", ["auto", "required", "f"])
+def test_an_argument_whose_name_is_none_in_python(choice: str) -> None:
+    """Such a model cannot write it. A strict function is refused, and calls of another one go without this argument."""
+    schema = {"type": "object", "properties": {"a b": {"type": "string"}, "c": {"type": "integer"}}}
     refused = pytest.raises(pumice.GrammarError, match="'f'.*'a b' has no name that this model can write")
-    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["pythonic"]) as model, refused:
-        model.chat([USER], tools=tools, tool_choice="f", dry_run=True)
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["pythonic"]) as model:
+        strict, free = ([{"type": "function", "function": {"name": "f", "strict": s, "parameters": schema}}] for s in (True, False))
+        with refused:
+            model.chat([USER], tools=strict, tool_choice=choice, dry_run=True)
+        made = model._generator.grammars.compiled(model._chats.asked(question(model, free, choice)).grammar).filter()
+        for text, good in (("[f()]", True), ("[f(c=1)]", True), ("[f(a", False)):
+            assert may_be_said(model, made, text) is good, text
