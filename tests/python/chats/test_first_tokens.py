@@ -23,7 +23,8 @@ def prompt(kind: str, template: str, content: str, wanted: bool | None, tokenize
     keys |= {} if wanted is None else {"tokenizer.ggml.add_bos_token": wanted}
     file: Any = File(keys)
     made = load_tokenizer(file, tokenizer)
-    chats = Chats(file, made, made.vocab_size, template, None)
+    grammars: Any = None  # no call is forced here
+    chats = Chats(file, made, made.vocab_size, template, None, grammars)
     return chats.rendered([{"role": "user", "content": content}], {}, False, **more)[1].tolist()
 
 

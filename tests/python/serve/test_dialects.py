@@ -284,8 +284,8 @@ def test_a_call_that_a_limit_cuts(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_call_that_a_stop_string_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No dialect has a call, neither whole nor at the end of a stream. A stream may have begun the call before the stop string came."""
+def test_a_stop_string_inside_a_call_does_not_end_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop strings look into the content alone, in each dialect, whole and streamed."""
 
     async def main() -> list[Any]:
         opened, text = answers(name)["call"]
@@ -303,10 +303,12 @@ def test_a_call_that_a_stop_string_ends(name: str, monkeypatch: pytest.MonkeyPat
             return [whole.json["choices"][0], [event for _, event in sse(streamed)[:-1]], (await client.post(path, body)).json]
 
     whole, streamed, message = asyncio.run(main())
-    assert (whole["message"]["content"], whole["message"].get("tool_calls"), whole["finish_reason"]) == ("", None, "stop")
-    assert streamed[-1]["choices"][0]["finish_reason"] == "stop"
+    (call,) = whole["message"]["tool_calls"]
+    assert "Köln" in json.loads(call["function"]["arguments"])["city"]
+    assert whole["finish_reason"] == streamed[-1]["choices"][0]["finish_reason"] == "tool_calls"
     assert "".join(event["choices"][0]["delta"].get("content") or "" for event in streamed) == ""
-    assert (message["content"], message["stop_reason"], message["stop_sequence"]) == ([], "stop_sequence", "öln")
+    assert [block["type"] for block in message["content"]] == ["tool_use"]
+    assert (message["stop_reason"], message["stop_sequence"]) == ("tool_use", None)
 
 
 def test_a_cut_call_says_that_it_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
