@@ -42,9 +42,9 @@ FIELDS: dict[str, Kind] = {
     "thinking": "reasoning",
     "tool_calls": "tool_call",
 }
-# How an answer ends: where the model ends it ("end"), or anywhere, by a limit or a cancellation ("limit") or by a stop string ("stop").
+# How an answer ends: where the model ends it ("end"), or anywhere, by a limit or a cancellation ("limit") or by a stop id ("stop").
 End = Literal["end", "limit", "stop"]
-_CUT_BY: dict[End, str] = {"limit": "the answer was cut", "stop": "a stop string ended the answer"}
+_CUT_BY: dict[End, str] = {"limit": "the answer was cut", "stop": "a stop id ended the answer"}
 _BETWEEN = "\n"  # separates the parts of a field's text if the template has no "join"
 _MOST_ERRORS = 100
 
@@ -533,7 +533,7 @@ class ResponseParser:
                 continue
             return found, self._arriving.text(text[len(body) :])
         if self._end == "stop":
-            raise ValueError("a stop string ended the answer inside it")
+            raise ValueError("a stop id ended the answer inside it")
         body += closed_by
         found = begun_calls(region.content, region.arguments, region.transform, region.each, self._groups, body)
         if not found:
