@@ -228,14 +228,15 @@ def tokenizer_json(choices: Choices) -> None:
 
 # ---------------------------------------------------------------- chats
 TEMPLATES = [
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m['content'] | trim }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}"
-    "<|im_start|>assistant\n{% endif %}",
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m['content'] | trim }}{{ m.tool_calls }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
     "{{ bos_token }}{% for m in messages if m.role != 'x' %}{%- if loop.first and m.role == 'system' %}{% set ns.a = 1 %}{% endif %}"
     "{{ m.content.split('b')[-1] ~ (m | tojson) }}{% endfor %}",
-    "{% macro f(x, n=2) %}{{ x * n }}{% endmacro %}{% set ns = namespace(a=0) %}{% for m in messages[::-1] %}{{ f(m.content) }}"
+    "{% macro f(x, n=2) %}{{ x * n }}{% endmacro %}{% set ns = namespace(a=0) %}{% for m in messages[::-1] %}"
+    "{{ f(m.content) ~ m.tool_calls }}"
     "{% set ns.a = ns.a + loop.index %}{% endfor %}{{ '%s' % ns.a }}{{ raise_exception('no') if ns.a > 3 }}",
-    "{% for t in tools or [] %}{{ t.function.name }}{{ t | tojson(indent=2) }}{% endfor %}{% for i in range(3) %}{{ messages[i].content }}"
-    "{% endfor %}{% generation %}{{ strftime_now('%Y') }}{% endgeneration %}",
+    "{% for t in tools or [] %}{{ t.function.name }}{{ t | tojson(indent=2) }}{% endfor %}{% for i in range(messages | length) %}"
+    "{{ messages[i].content ~ messages[i].tool_calls }}{% endfor %}{% generation %}{{ strftime_now('%Y') }}{% endgeneration %}",
 ]
 PIECES = [
     "{{",

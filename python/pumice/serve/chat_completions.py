@@ -265,7 +265,7 @@ class _Calls:
         return found
 
 
-class Written:
+class _Written:
     """An answer in the form of chat completions."""
 
     def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
@@ -342,4 +342,4 @@ def _choices(chunk: Chunk, model: Model, calls: _Calls, cut: set[int]) -> list[d
     return choices
 
 
-chat = conversation("Answers a conversation.", Dialect(asked_of, _head, Written))
+chat = conversation("Answers a conversation.", Dialect(asked_of, _head, _Written))

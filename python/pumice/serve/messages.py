@@ -350,7 +350,7 @@ def _events_of(change: Change) -> bytes:
     return (_event(signed) if block.kind == "reasoning" else b"") + _event({"type": "content_block_stop", **at})
 
 
-class Written:
+class _Written:
     """An answer in Anthropic's form."""
 
     def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
@@ -381,5 +381,5 @@ class Written:
         return _event(body_of(failure, "anthropic", self._answering.request))
 
 
-messages = conversation("Answers a conversation in Anthropic's form.", Dialect(asked_of, _head, Written, _PING))
+messages = conversation("Answers a conversation in Anthropic's form.", Dialect(asked_of, _head, _Written, _PING))
 count_tokens = counting("Counts the tokens of a conversation.", asked_of, lambda count: {"input_tokens": count})

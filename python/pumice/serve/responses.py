@@ -515,7 +515,7 @@ class Events:
         return [*found, self.event("output_item.done", output_index=block.place, item=item)]
 
 
-class Written:
+class _Written:
     """An answer in the form of Responses."""
 
     def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
@@ -545,7 +545,7 @@ class Written:
         return self._events.event("failed", response={**self._form.head, **ended})
 
 
-respond = conversation("Answers a conversation in the form of OpenAI's Responses.", Dialect(asked_of, _head, Written))
+respond = conversation("Answers a conversation in the form of OpenAI's Responses.", Dialect(asked_of, _head, _Written))
 input_tokens = counting(
     "Counts the tokens of a conversation.", asked_of, lambda count: {"object": "response.input_tokens", "input_tokens": count}
 )

@@ -36,12 +36,12 @@ def threads() -> int:
 
 
 def settled_threads() -> int:
-    """Returns the number of threads once it has not changed for half a second: threads of earlier tests may be ending."""
-    count, since = threads(), time.perf_counter()
-    while time.perf_counter() - since < 0.5:
+    """Returns the number of threads once it was the same 50 times in turn: threads of earlier tests may be ending."""
+    count, same = threads(), 0
+    while same < 50:
         time.sleep(0.01)
-        if threads() != count:
-            count, since = threads(), time.perf_counter()
+        same = same + 1 if threads() == count else 0
+        count = threads()
     return count
 
 

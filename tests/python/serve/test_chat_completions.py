@@ -245,14 +245,14 @@ def test_what_a_forced_call_cannot_follow_is_named(caller: pumice.Model, stream:
     days = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
     tool = function(city=WEATHER["properties"]["city"], days=days)
     tool["function"]["parameters"]["required"] = ["city"]
-    body = {**HELLO, "tools": [tool], "max_tokens": 80, "stream": stream}
+    body = {**HELLO, "tools": [tool], "max_tokens": 80, "temperature": 0, "stream": stream}
     place = "the parameters of the tool 'weather': #/properties/days/uniqueItems"
     for choice, named in (("required", True), ({"type": "function", "function": {"name": "weather"}}, True), ("auto", False)):
         found = answer(caller, {**body, "tool_choice": choice})
         ignored = found.events[0].get("pumice", {}).get("ignored", []) if stream else found.json["pumice"]["ignored"]
         assert (place in ignored) is named
         if named and not stream:
-            [call] = found.json["choices"][0]["message"]["tool_calls"]
+            call = found.json["choices"][0]["message"]["tool_calls"][0]  # max_tokens may cut further ones
             assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
 
 

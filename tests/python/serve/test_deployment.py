@@ -74,7 +74,7 @@ def test_the_page_of_two_dialects_names_fields_that_exist() -> None:
     known = "".join(
         file.read_text(encoding="utf-8")
         for folder in (ROOT / "python" / "pumice" / "serve", TESTS / "python" / "serve")
-        for file in (*folder.glob("*.py"), *folder.glob("requests/*.json"))
+        for file in (*folder.glob("*.py"), *folder.glob("requests/*.json"), ROOT / "python" / "pumice" / "chats" / "content.py")
     )
     table = {what: dict(zip(tables, cells, strict=True)) for what, *cells in rows(section("Responses and Messages"))}
     for name, fields in tables.items():

@@ -112,7 +112,7 @@ def plain(smollm2: pumice.Model) -> dict[str, Any]:
     """The answer of each path to its body."""
 
     async def main() -> dict[str, Any]:
-        async with running(app({"chat": smollm2}, sampling={"max_new_tokens": 4, "temperature": 0})) as client:
+        async with running(app({"chat": smollm2}, sampling={"temperature": 0}, max_answer=4)) as client:
             return {path: text_of(await client.post(path, body)) for path, body in BODIES.items()}
 
     return asyncio.run(main())
@@ -123,7 +123,7 @@ def test_values_that_change_nothing(smollm2: pumice.Model, plain: dict[str, Any]
     body = {**BODIES[path], **change}
     if "max_completion_tokens" in change:
         body.pop("max_tokens", None)
-    answer = with_server({"chat": smollm2}, lambda client: client.post(path, body), sampling={"max_new_tokens": 4, "temperature": 0})
+    answer = with_server({"chat": smollm2}, lambda client: client.post(path, body), sampling={"temperature": 0}, max_answer=4)
     assert text_of(answer) == plain[path]
     assert not answer.json.get("pumice", {}).get("ignored")
 

@@ -90,7 +90,7 @@ def test_paths_without_v1(smollm2: pumice.Model) -> None:
     body = {"messages": MESSAGES[:1], "max_tokens": 2, "temperature": 0}
     plain, short = (post(smollm2, path, body).json["choices"] for path in ("/v1/chat/completions", "/chat/completions"))
     assert plain == short and get(smollm2, "/models/chat").json["id"] == "chat"
-    known = {(method, path) for method, path, _, dialect in PATHS if dialect == "openai" and path.startswith("/v1/")}
-    assert {(method, path.removeprefix("/v1")) for method, path in known} <= {(method, path) for method, path, _, _ in PATHS}
+    known = {(path.method, path.path) for path in PATHS if path.dialect == "openai" and path.path.startswith("/v1/")}
+    assert {(method, path.removeprefix("/v1")) for method, path in known} <= {(path.method, path.path) for path in PATHS}
     described = get(smollm2, "/openapi.json").json["paths"]
     assert described["/completions"]["post"]["requestBody"] == described["/v1/completions"]["post"]["requestBody"]

@@ -231,6 +231,7 @@ RIGHT: dict[str, Right] = {
     # generate(); most values are those that stop soon
     "sampling": one_of(None, None, [{"temperature": 0}, None]), "max_new_tokens": one_of(0, 1, 2, 4), "min_new_tokens": one_of(0, 1),
     "ignore_eos": BOOL, "bad_words": one_of(None, "ab", ["a", [3, 4]]), "max_reasoning_tokens": NOTHING,
+    "max_repeated_tokens": one_of(None, 0, 64),
     "logits_processor": one_of(None, None, None, lambda ids, logits: None), "temperature": one_of(None, 0, 0.7), "top_p": one_of(None, 0.5,
     1),
     "generate.top_k": one_of(None, 0, 5), "min_p": one_of(None, 0.1), "typical_p": one_of(None, 0.5),
