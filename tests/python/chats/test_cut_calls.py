@@ -1,5 +1,5 @@
 """Calls in which the answer ends, for every known shape and at every position. An answer that a limit cuts has the beginning of the call.
-An answer that a stop string ends has no call. The markup of calls never becomes content."""
+An answer that a stop id ends has no call. The markup of calls never becomes content."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def test_a_limit_leaves_the_beginning_of_a_call(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_stop_string_leaves_no_call(name: str) -> None:
+def test_a_stop_id_leaves_no_call(name: str) -> None:
     calls = [(call.name, call.arguments) for call in whole_calls(name)]
     for parser, text in cut_at_each(name, "stop"):
         assert [(call.name, call.arguments) for call in parser.calls] == calls[: len(parser.calls)]
-        assert all("stop string" in error for error in parser.errors), text
+        assert all("stop id" in error for error in parser.errors), text
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
