@@ -22,7 +22,7 @@ from ..generate.grammar import Grammar, Grammars, is_there
 from ..generate.prompts import prompt_ids
 from ..generate.reasoning import Marks
 from ..generate.settings import SamplingParams
-from . import answer_grammars, response_templates
+from . import answer_grammars, response_templates, template_messages
 from .call_ids import MakeId, ids_after, with_ids
 from .forced_calls import Forced, forced
 from .questions import Question, check_choice
@@ -86,7 +86,7 @@ class Asked:
             reasoning=found.reasoning,
             tool_calls=tuple(found.calls),
             tool_errors=tuple(found.errors),
-            reasoning_key=response_templates.reasoning_key(self.chat_template),
+            reasoning_key=template_messages.reasoning_key(self.chat_template),
             parser=self.parser,
             kind_tokens=answer.kind_tokens(),
         )

@@ -7,8 +7,6 @@ ones.
 
 from __future__ import annotations
 
-import re
-
 from .answer_forms import NAMED, Row, Thought, Written, shape
 from .call_ids import RANDOM
 from .list_forms import LIST_ROWS
@@ -463,12 +461,3 @@ def id_form(chat_template: str) -> str:
     are not nine letters or digits."""
     row = row_of(chat_template)
     return "" if "[TOOL_CALLS]" in chat_template else RANDOM if row is None else row.ids
-
-
-def reasoning_key(chat_template: str) -> str:
-    """Returns the key of a message under which the chat template expects the reasoning."""
-    if "reasoning_content" not in chat_template:
-        for key in ("thinking", "reasoning"):
-            if re.search(rf"\.{key}\b|\[['\"]{key}['\"]\]", chat_template):
-                return key
-    return "reasoning_content"

@@ -35,10 +35,20 @@ def plain_messages(messages: Any, source: str) -> list[Any]:
     return result
 
 
+def _keys_read(source: str) -> list[str]:
+    """Returns those of REASONING_KEYS that the template reads."""
+    return [key for key in REASONING_KEYS if re.search(rf"(?:\.|\[['\"]|\bget\(['\"]){key}\b", source)]
+
+
+def reasoning_key(source: str) -> str:
+    """Returns the key of a message under which the template with the text `source` expects the reasoning."""
+    return next(iter(_keys_read(source)), REASONING_KEYS[0])
+
+
 def _with_reasoning(message: dict[str, Any], source: str) -> dict[str, Any]:
     """Returns the message with its reasoning under the key from which the template takes it. A message stays as it is if the template reads
     the key that it has, or no such key."""
-    read = [key for key in REASONING_KEYS if re.search(rf"(?:\.|\[['\"]|\bget\(['\"]){key}\b", source)]
+    read = _keys_read(source)
     given = [key for key in REASONING_KEYS if isinstance(message.get(key), str) and message[key]]
     if not read or not given or not {*read}.isdisjoint(given):
         return message

@@ -66,6 +66,11 @@ class Asked:
     options: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
+    @property
+    def forced(self) -> bool:
+        """Whether the answer must call a tool."""
+        return self.tool_choice not in (None, "auto", "none")
+
 
 @dataclass
 class Answering:
@@ -90,8 +95,9 @@ async def begun(call: Call, served: Served, asked: Asked) -> Answering:
         stream = await model.achat(stream=True, **keywords)
         await stream.begin()
         call.admitted(stream)
-        # The model has just found out what it can enforce, and remembers it.
-        ignored += await call.server.aside(lambda: model._chats.not_enforced(asked.tools, asked.tool_choice))
+        if asked.forced:
+            # The model has just found out what it can enforce, and remembers it.
+            ignored += await call.server.aside(lambda: model._chats.not_enforced(asked.tools, asked.tool_choice))
         return Answering(model, stream, call.id, asked.named, ignored + asked.left_out)
     except ContextLengthError as error:
         if not asked.truncates:
@@ -166,7 +172,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
                 raise Refused(400, "a custom tool has a grammar, and none can be enforced in this model's calls", param="tools")
             ignored.add("strict")
         keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
-    elif asked.tool_choice not in (None, "auto", "none"):
+    elif asked.forced:
         raise Refused(400, f"tool_choice={shown(asked.tool_choice)} without tools: there is nothing to call", param="tool_choice")
     if asked.response_format is not None:
         keywords["response_format"] = asked.response_format

@@ -12,6 +12,7 @@ from ..common.arguments import argument, shown
 from ..generate.generation import INCOMPLETE, Chunk
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
+from .chat_completions import report_of
 from .conversations import Answering, Asked, function_tool
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, body_of, new_id
@@ -296,16 +297,6 @@ def _end(result: ChatResult, calls: bool) -> dict[str, Any]:
     return {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
 
 
-def _report(result: ChatResult, answering: Answering) -> dict[str, Any]:
-    return {
-        "seed": result.seed,
-        "timings": dict(result.timings),
-        "ignored": answering.ignored,
-        "reasoning_cut": result.reasoning_cut,
-        "repetition": result.finish_reason == "repetition",
-    }
-
-
 def _content(block: Block) -> dict[str, Any]:
     """Returns a whole block in Anthropic's form."""
     if block.kind == "reasoning":
@@ -366,7 +357,11 @@ class _Written:
         return b"".join(map(_events_of, self._blocks.changes(chunk)))
 
     def closing(self, results: list[ChatResult]) -> bytes:
-        end = {"delta": _end(results[0], self._blocks.calls), "usage": _usage(results[0]), "pumice": _report(results[0], self._answering)}
+        end = {
+            "delta": _end(results[0], self._blocks.calls),
+            "usage": _usage(results[0]),
+            "pumice": report_of(results, self._answering.ignored),
+        }
         return _event({"type": "message_delta", **end}) + _event({"type": "message_stop"})
 
     def gather(self, chunk: Chunk) -> None:
@@ -375,7 +370,7 @@ class _Written:
     def whole(self, results: list[ChatResult]) -> dict[str, Any]:
         content = [_content(block) for block in self._blocks.kept()]
         ends = {**_end(results[0], self._blocks.calls), "usage": _usage(results[0])}
-        return {**self._head, "content": content, **ends, "pumice": _report(results[0], self._answering)}
+        return {**self._head, "content": content, **ends, "pumice": report_of(results, self._answering.ignored)}
 
     def failed(self, failure: Refused) -> bytes:
         return _event(body_of(failure, "anthropic", self._answering.request))

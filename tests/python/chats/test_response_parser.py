@@ -16,7 +16,7 @@ import pytest
 from tool_answers import GOLDEN, SHAPES, answers, expected, shape_of, without_end
 from tool_templates import ENDS, TEMPLATES, TOOLS, USER, chats, reasons_as
 
-from pumice.chats import response_templates
+from pumice.chats import response_templates, template_messages
 from pumice.chats.chat_templates import ChatTemplate
 from pumice.chats.markers import MAX_MARKER, Pattern
 from pumice.chats.response_parser import Event, ResponseParser, ResponseTemplate
@@ -575,6 +575,6 @@ def _round_trip(source: str) -> bool | None:
 
 
 def test_reasoning_is_called_what_the_template_calls_it() -> None:
-    assert {name: response_templates.reasoning_key(source) for name, source in TEMPLATES.items()} == {
+    assert {name: template_messages.reasoning_key(source) for name, source in TEMPLATES.items()} == {
         name: reasons_as(name) for name in TEMPLATES
     }
