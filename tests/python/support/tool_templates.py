@@ -427,7 +427,8 @@ TEMPLATES["kimi k3"] = r"""{%- macro open(tag) -%}{{- '<|open|>' ~ tag ~ '<|sep|
 {%- for m in messages %}
     {{- open('message role="' ~ m.role ~ '"') }}
     {%- if m.role == 'assistant' %}
-        {{- open('think') ~ (m.reasoning_content or '') ~ close('think') ~ open('response') ~ (m.content or '') ~ close('response') }}
+        {{- open('think') ~ m.reasoning_content ~ close('think') if m.reasoning_content }}
+        {{- open('response') ~ (m.content or '') ~ close('response') }}
         {%- for call in m.tool_calls or [] %}
             {{- open('tools') if loop.first }}{{- open('call tool="' ~ call.function.name ~ '" index="' ~ loop.index ~ '"') }}
             {%- for k, v in call.function.arguments | items %}
