@@ -147,11 +147,16 @@ void check_kv_heads(const Reader& read, const Attention& attention, const std::s
 void read_body(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.hidden_size = read.size("embedding_length", "hidden_size", kMaxWidth);
   c.layers.resize(defaults.all_predict ? static_cast<std::size_t>(layers_of_file(read).count) : layer_count(read));
-  c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
-                          read.key("context_length", "max_position_embeddings"));
+  // GGUF files must have the length and eps, as llama.cpp asks: converters write both, and a default would be another model's.
+  const std::string where = read.key("context_length", "max_position_embeddings");
+  const auto length = read.integer("context_length", "max_position_embeddings");
+  if (!length && read.gguf()) read.missing(where);
+  c.n_ctx = read.in_range(length.value_or(defaults.n_ctx), 1, kMaxContext, where);
   read.gguf_says("context_length", c.n_ctx - c.position_offset);  // the converter leaves out positions that texts never use
-  c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)
-                                                     : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", defaults.eps));
+  const bool rms = c.norm == NormKind::rms;
+  const std::string_view usual = rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
+  c.eps = static_cast<float>(read.positive(defaults.gguf_eps.empty() ? usual : defaults.gguf_eps, rms ? "rms_norm_eps" : "layer_norm_eps",
+                                           read.gguf() ? std::nullopt : std::optional(defaults.eps)));
   c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
 }
 

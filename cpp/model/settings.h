@@ -24,8 +24,9 @@ struct SizeDefaults {
   std::int32_t ffn_factor = 0;  // width of the feed-forward network divided by hidden_size; 0: the file must have the width
   // Attention scores are divided by the square root of this number. 0: the family has no such key, and head_dim takes its place.
   std::int32_t query_pre_attn_scalar = 0;
-  std::int64_t n_ctx = 2048;
-  double eps = 1e-6;
+  std::int64_t n_ctx = 2048;  // config.json's default; a GGUF file must have the key
+  double eps = 1e-6;          // config.json's default; a GGUF file must have the key
+  std::string_view gguf_eps;  // the GGUF key of eps; empty: the usual one of Config::norm
   Activation activation = Activation::silu;
   double attention_softcap = kNoSuchKey, logit_softcap = kNoSuchKey;  // limits of attention scores and of logits; 0: no limit
   // True if some layers may have no attention (some_attend) or no network (some_networks). In a GGUF file, such layers have 0 kv heads or a

@@ -129,13 +129,17 @@ Mixture read_experts(const Reader& read, const Config& c) {
 }
 
 void configure_hybrid(const Reader& read, Config& c) {
+  // In GGUF files, the eps of the rms norms is at one of two keys, as in llama.cpp, whose converter writes the other one.
+  const bool rms_key = c.gguf && read.has("attention.layer_norm_rms_epsilon", "");
   read_sizes(read, c,
-             {.heads = 32, .kv_heads = 8, .head_dim = 128, .n_ctx = 4096, .eps = 1e-5, .some_attend = true, .some_networks = true});
-  // In GGUF files, the eps of the rms norms is at one of two keys, as in llama.cpp.
-  if (c.gguf && !read.has("attention.layer_norm_rms_epsilon", ""))
-    c.eps = static_cast<float>(read.positive("attention.layer_norm_epsilon", "", 1e-5));
-  read.gguf_lacks({"attention.layer_norm_rms_epsilon"});
-  read.gguf_says("attention.layer_norm_epsilon", c.eps);
+             {.heads = 32,
+              .kv_heads = 8,
+              .head_dim = 128,
+              .n_ctx = 4096,
+              .eps = 1e-5,
+              .gguf_eps = rms_key ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
+              .some_attend = true,
+              .some_networks = true});
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64});
   const auto branches = c.gguf ? std::vector<std::string_view>{} : read_branches(read, c.layers.size());
   const auto name = read.string("", "mlp_hidden_act");

@@ -245,3 +245,23 @@ def test_the_tokenizer_of_another_model() -> None:
     said = "has rows for 49152 tokens, and the tokenizer that tokenizer= names knows 30522"
     with pytest.warns(pumice.IncompleteModelWarning, match=said):
         pumice.load(samples.smollm2(), device="cpu", n_ctx=64, tokenizer=samples.minilm()).close()
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        ("llama3", "llama.context_length"),
+        ("llama3", "llama.attention.layer_norm_rms_epsilon"),
+        ("bert", "bert.context_length"),
+        ("bert", "bert.attention.layer_norm_epsilon"),
+        ("gpt2", "gpt2.attention.layer_norm_epsilon"),
+        ("mamba2", "mamba2.attention.layer_norm_rms_epsilon"),
+        ("nemotron_h", "nemotron_h.attention.layer_norm_epsilon"),
+    ],
+)
+def test_a_file_without_a_number_that_converters_always_write_is_refused(family: str, key: str, tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts(family)
+    assert key in keys
+    path = random_gguf.write(tmp_path / "model.gguf", {name: value for name, value in keys.items() if name != key}, tensors)
+    with pytest.raises(pumice.ModelFormatError, match=rf"model.gguf: the model's configuration has no {key}"):
+        pumice.load(path, device="cpu")
