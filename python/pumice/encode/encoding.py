@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.arguments import DIRECT_CHARACTERS, choice, flag, integer, listed
+from ..common.cancels import current_cancel
 from ..errors import ContextLengthError, NumericError, UnsupportedTaskError
 from .engine import Engine, Piece
 from .progress import Progress
@@ -273,10 +274,10 @@ class Encoder:
         self.vector_size = int(engine.info["vector_size"])
 
     # ------------------------------------------------------------ vectors
-    def encode(self, inputs: Any, options: EncodeOptions, role: str | None = None, cancel: _core.Cancel | None = None) -> Any:
+    def encode(self, inputs: Any, options: EncodeOptions, role: str | None = None) -> Any:
         """Implements Model.encode(). role: "query", "document" or None. If a model has one vector per token, it may tokenize queries
         differently from documents."""
-        call = self._checked(inputs, options, role)
+        call, cancel = self._checked(inputs, options, role), current_cancel()
         if call.output == "sparse":
             with Progress(options.show_progress_bar, call.expected, "text") as bar:
                 vectors = self._sparse_vectors(call, bar, cancel)
@@ -482,7 +483,6 @@ class Encoder:
         truncate: bool | str,
         show_progress_bar: bool | None,
         activation: str | None = None,
-        cancel: _core.Cancel | None = None,
         details: bool = False,
         document_tokens: int | None = None,
     ) -> tuple[Float32, Cuts]:
@@ -491,7 +491,7 @@ class Encoder:
         if activation is not None:
             choice("activation", activation, ACTIVATIONS)
         items, expected = items_of(pairs, "pairs")
-        cuts = Cuts(self.max_tokens, truncate, "pair", details)
+        cuts, cancel = Cuts(self.max_tokens, truncate, "pair", details), current_cancel()
         scores: list[Float32] = []
         done = 0
         with Progress(show_progress_bar, expected, "pair") as bar:
@@ -515,12 +515,11 @@ class Encoder:
         truncate: bool | str,
         show_progress_bar: bool | None,
         read: Callable[[str, TokenLabels], R],
-        cancel: _core.Cancel | None = None,
     ) -> list[R]:
         """Returns read(text, its token labels) for each text. If a KeyboardInterrupt is raised, its attribute `partial` has the results so
         far."""
         items, expected = items_of(texts, "texts")
-        cuts = Cuts(self.max_tokens, truncate)
+        cuts, cancel = Cuts(self.max_tokens, truncate), current_cancel()
         most = max(1, min(TOKENS_PER_CALL, _LOGITS_PER_CALL // max(1, int(self._engine.info["labels"]))))
         result: list[R] = []
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
 from ..common.arguments import argument, flag
+from ..common.cancels import cancelled_by
 from ..encode.encoding import EncodeOptions
 from ..errors import DeviceLostError
 from ..generate.prompts import prompt_list
@@ -45,8 +46,12 @@ async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
     return await attempt()
 
 
-async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> Any:
-    """Implements Model.agenerate()."""
+# The functions with a parameter `method` run the asynchronous form of a method of Model (model/async_forms.py): `method` is the synchronous
+# one, and the other arguments are its own.
+
+
+async def generate(model: Model, method: Callable[..., Any], /, prompt: Any, **sampling: Any) -> Any:
+    """Implements agenerate()."""
     model._need("generate", "agenerate()")
 
     def make() -> Any:
@@ -63,22 +68,23 @@ def stream(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStrea
     return AsyncStream(Pools.of(model), lambda: model.stream(prompt, **sampling))
 
 
-async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
-    """Implements Model.achat()."""
+async def chat(model: Model, method: Callable[..., Any], /, messages: Any, **options: Any) -> Any:
+    """Implements achat()."""
     model._need("generate", "achat()")
     with argument("stream"):
         streamed, dry = flag("stream", options.get("stream", False)), flag("dry_run", options.get("dry_run", False))
     if streamed and not dry:
         return AsyncStream(Pools.of(model), lambda: model.chat(messages, **options))
     # With stream=True, chat() computes nothing yet and returns a Stream. to_end() then runs the Stream to its end.
-    given = dict(options) if dry else {**options, "stream": True}
+    given = options if dry else {**options, "stream": True}
     return await _surviving(model, lambda: to_end(Pools.of(model), lambda: model.chat(messages, **given)))
 
 
-async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: str | None = None) -> Any:
-    """Implements aencode(), aencode_query() and aencode_document() of a Model. role: as in EncodeCalls._encode()."""
+async def encode(model: EncodeCalls, method: Callable[..., Any], /, inputs: Any, **keywords: Any) -> Any:
+    """Implements aencode(), aencode_query() and aencode_document()."""
+    model, options, role = model._for_method(method.__name__, EncodeOptions(**keywords))
     if not options.takes_few(inputs):
-        return await stoppable(model, lambda cancel: model._encode(inputs, options, role, cancel))
+        return await stoppable(model, lambda _: model._encode(inputs, options, role))
     call = Small(running_loop(), model, inputs, options, role)
     watch(lambda: not call.cancel.begun)
     try:
@@ -92,13 +98,18 @@ async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: 
         call.cancel.begin()
 
 
-async def stoppable(model: ModelBase, work: Callable[[_core.Cancel], T]) -> T:
-    """Calls work(cancel), which calls the engine, in a thread of the model, and returns the result. If the task is cancelled, the engine's
-    call stops."""
+async def stoppable(model: ModelBase, method: Callable[..., T], /, *args: Any, **keywords: Any) -> T:
+    """Calls a method that calls the engine in a thread of the model, and returns the result. If the task is cancelled, the engine's call
+    stops."""
     cancel = _core.Cancel()
     watch(lambda: not cancel.begun)
+
+    def work() -> T:
+        with cancelled_by(cancel):
+            return method(model, *args, **keywords)
+
     try:
-        return await in_thread(Pools.of(model).encode, lambda: work(cancel), stop=cancel.request)
+        return await in_thread(Pools.of(model).encode, work, stop=cancel.request)
     finally:
         # A call that failed before the engine began it must count as begun. Otherwise Waits would count it as waiting for ever.
         cancel.begin()

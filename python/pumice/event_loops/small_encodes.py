@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..common.cancels import cancelled_by
 from ..encode.encoding import EncodeOptions, Prepared
 from ..encode.engine import Engine
 from ..errors import OverloadedError, PumiceError
@@ -39,7 +40,8 @@ class Small(Told):
 
     def alone(self) -> None:
         """Computes this call alone, so that it cannot fail because of another call."""
-        self.take(lambda: self._model._encode(self._inputs, self._options, self._role, self.cancel))
+        with cancelled_by(self.cancel):
+            self.take(lambda: self._model._encode(self._inputs, self._options, self._role))
         _tell_loops([self])
 
 

@@ -67,7 +67,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
                 raise
             self._move_to_cpu(engine, lost)
             # The first attempt may have consumed an iterator among the arguments, so the call cannot start again.
-            if any(isinstance(arg, Iterator) for arg in args):
+            if any(isinstance(arg, Iterator) for arg in (*args, *kwargs.values())):
                 raise
             return method(self, *args, **kwargs)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
 from ..common.arguments import argument, checked_keywords, integer, shown
 from ..encode import sparse, vectors
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Prepared
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-# The names of the routes and prompts of encode_query() and encode_document(), in the order in which they are searched for.
-QUERY = ("query",)
-DOCUMENT = ("document", "passage", "corpus")
+# Method -> the names of its route and its prompt, in the order in which they are searched for, or None if it has none.
+ROLES = {"encode": None, "encode_query": ("query",), "encode_document": ("document", "passage", "corpus")}
 
 
 class EncodeCalls(ModelBase):
@@ -66,13 +64,12 @@ class EncodeCalls(ModelBase):
         inputs: Any,
         options: EncodeOptions,
         role: str | None = None,
-        cancel: _core.Cancel | None = None,
     ) -> Any:
         """Does the work of encode(), encode_query() and encode_document(). role: "query" or "document" if the caller has already chosen
         this model as the route for that role, else None."""
         self._check_encode(role)
         with argument("inputs"):
-            return self._encoder.encode(inputs, options, role, cancel)
+            return self._encoder.encode(inputs, options, role)
 
     def _prepare_encode(self, inputs: Any, options: EncodeOptions, role: str | None) -> Prepared:
         """Does the part of _encode() that does not need the engine. `options.takes_few(inputs)` must be true."""
@@ -91,21 +88,26 @@ class EncodeCalls(ModelBase):
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_query(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """Like encode(), with the same arguments, but uses the model's route "query" and its prompt "query" if it has them."""
-        return self._encode_as(QUERY, inputs, EncodeOptions(**options))
+        return self._encode_as("encode_query", inputs, EncodeOptions(**options))
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_document(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """Like encode(), with the same arguments, but uses the model's route "document" and its prompt "document", "passage" or "corpus" if
         it has them."""
-        return self._encode_as(DOCUMENT, inputs, EncodeOptions(**options))
+        return self._encode_as("encode_document", inputs, EncodeOptions(**options))
 
-    def _encode_as(self, names: Sequence[str], inputs: Any, options: EncodeOptions) -> Any:
-        model, options, role = self._for_role(names, options)
+    def _encode_as(self, method: str, inputs: Any, options: EncodeOptions) -> Any:
+        model, options, role = self._for_method(method, options)
         return model._encode(inputs, options, role)
+
+    def _for_method(self, method: str, options: EncodeOptions) -> tuple[EncodeCalls, EncodeOptions, str | None]:
+        """Returns the arguments of _encode() for a method: the model, the options, and the role. method: a key of ROLES."""
+        names = ROLES[method]
+        return (self, options, None) if names is None else self._for_role(names, options)
 
     def _for_role(self, names: Sequence[str], options: EncodeOptions) -> tuple[EncodeCalls, EncodeOptions, str | None]:
         """Returns the arguments of _encode() for encode_query() or encode_document(): the model (of the route, if this model has one for
-        the role), the options with the prompt of the role, and the role. names: QUERY or DOCUMENT."""
+        the role), the options with the prompt of the role, and the role. names: a value of ROLES."""
         if options.prompt is None and options.prompt_name is None:
             options = replace(options, prompt_name=next((name for name in names if name in self._config.prompts), None))
         route = next((self._routes[name] for name in names if name in self._routes), None)

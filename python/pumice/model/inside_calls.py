@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
 from ..common.arguments import argument, checked_keywords, choice, integer
+from ..common.cancels import current_cancel
 from ..common.progress import Progress
 from ..errors import ContextLengthError
 from ..generate.prompts import Ids, check_ids
@@ -67,6 +67,7 @@ class InsideCalls(ModelBase):
             return engine.logits(self._generator.prompt_ids([ids], ["ids"])[0], positions == "all")
 
     @checked_keywords()
+    @survives_its_device
     def score(self, text_or_ids: str | Ids, *, top: int | None = None) -> Any:
         """Returns the natural log-probability of each token after the first, given the tokens before it, float32 (T - 1,). Needs no memory
         for an array of tokens x vocabulary.
@@ -76,15 +77,11 @@ class InsideCalls(ModelBase):
             computed like those of generated tokens, and may differ in their last bits from those of a call without `top`.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
-        return self._score(text_or_ids, top)
-
-    @survives_its_device
-    def _score(self, text_or_ids: str | Ids, top: int | None, cancel: _core.Cancel | None = None) -> Any:
         engine = self._decoder("score()")
         count = None if top is None else integer("top", top, 1, int(engine.info["vocab_size"]))
         with argument("text_or_ids", ContextLengthError):
             ids = self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0]
-            found = engine.score(ids, count, cancel)
+            found = engine.score(ids, count, current_cancel())
         return found if count is None else Scores(ids[1:].copy(), *found)
 
     @checked_keywords()

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import _core
 from ..common.arguments import argument, check_text, checked_keywords, choice, did_you_mean, flag, integer, listed, real, shown
 from ..common.forks import cached_property
 from ..encode.encoding import Predicted, Prediction, Ranked, RankHit
@@ -22,6 +21,7 @@ class LabelCalls(ModelBase):
     """predict(), rank() and label_tokens()."""
 
     @checked_keywords()
+    @survives_its_device
     def predict(
         self,
         pairs: str | Sequence[str] | Iterable[tuple[str, str] | str],
@@ -48,19 +48,6 @@ class LabelCalls(ModelBase):
             warning is issued then.
 
         Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError."""
-        return self._predict(pairs, activation, output, truncate, show_progress_bar, details)
-
-    @survives_its_device
-    def _predict(
-        self,
-        pairs: Any,
-        activation: str | None,
-        output: str,
-        truncate: Literal[True, "error"],
-        show_progress_bar: bool | None,
-        details: bool,
-        cancel: _core.Cancel | None = None,
-    ) -> Any:
         self._need("classify", "predict()")
         flag("details", details)
         choice("output", output, ("scores", "labels"))
@@ -71,7 +58,7 @@ class LabelCalls(ModelBase):
             several = len(self._info["labels"]) > 1 and self._file.get("problem_type") != "multi_label_classification"
             activation = "softmax" if several else "sigmoid"
         with argument("pairs"):
-            scores, cuts = self._encoder.classify(items, truncate, show_progress_bar, activation, cancel, details)
+            scores, cuts = self._encoder.classify(items, truncate, show_progress_bar, activation, details)
         result: Any = scores[:, 0] if scores.shape[1] == 1 else scores
         if output == "labels":
             result = [self._prediction(row) for row in scores.tolist()]
@@ -88,6 +75,7 @@ class LabelCalls(ModelBase):
         return Prediction(label, by_name[label], by_name)
 
     @checked_keywords()
+    @survives_its_device
     def label_tokens(
         self,
         texts: str | Iterable[str],
@@ -117,20 +105,6 @@ class LabelCalls(ModelBase):
 
         Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError. A KeyboardInterrupt has the results so far
         as .partial."""
-        return self._label_tokens(texts, aggregation, threshold, ignore_labels, output, truncate, show_progress_bar)
-
-    @survives_its_device
-    def _label_tokens(
-        self,
-        texts: Any,
-        aggregation: Aggregation | None,
-        threshold: float,
-        ignore_labels: Iterable[str],
-        output: str,
-        truncate: Literal[True, "error"],
-        show_progress_bar: bool | None,
-        cancel: _core.Cancel | None = None,
-    ) -> Any:
         self._need("label", "label_tokens()")
         reader = self._spans
         choice("output", output, ("spans", "tokens"))
@@ -156,7 +130,7 @@ class LabelCalls(ModelBase):
 
         single = isinstance(texts, str)
         with argument("texts"):
-            found = self._encoder.label_tokens([texts] if single else texts, truncate, show_progress_bar, read, cancel)
+            found = self._encoder.label_tokens([texts] if single else texts, truncate, show_progress_bar, read)
         return found[0] if single else found
 
     @cached_property
@@ -164,6 +138,7 @@ class LabelCalls(ModelBase):
         return SpanReader(self._info["labels"], self._tokenizer, viterbi_biases(self._file))
 
     @checked_keywords()
+    @survives_its_device
     def rank(
         self,
         query: str,
@@ -188,20 +163,6 @@ class LabelCalls(ModelBase):
             is issued then.
 
         Raises UnsupportedTaskError (also for a model with several labels), ContextLengthError, TypeError and ValueError."""
-        return self._rank(query, documents, top_k, max_document_tokens, truncate, show_progress_bar, details)
-
-    @survives_its_device
-    def _rank(
-        self,
-        query: str,
-        documents: Iterable[str],
-        top_k: int | None,
-        max_document_tokens: int | None,
-        truncate: Literal[True, "error"],
-        show_progress_bar: bool | None,
-        details: bool,
-        cancel: _core.Cancel | None = None,
-    ) -> Any:
         self._need("classify", "rank()")
         flag("details", details)
         most = None if max_document_tokens is None else integer("max_document_tokens", max_document_tokens, 1)
@@ -212,7 +173,7 @@ class LabelCalls(ModelBase):
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
         pairs = [(query, text) for text in texts]
         with argument("documents"):
-            scores, cuts = self._encoder.classify(pairs, truncate, show_progress_bar, None, cancel, details, most)
+            scores, cuts = self._encoder.classify(pairs, truncate, show_progress_bar, None, details, most)
         if scores.shape[1] != 1:
             raise UnsupportedTaskError(f"rank() needs one score per pair; this model has {scores.shape[1]} labels. predict() gives them")
         order = np.argsort(-scores[:, 0], kind="stable")[:limit]

@@ -3,21 +3,20 @@ classes, in the other files of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..common.arguments import checked_keywords, shown_path
+from ..common.arguments import shown_path
 from ..common.display import count, formats, html_lines, size
-from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions
 from ..encode.static import N_CTX
-from ..encode.token_labels import OUTSIDE, Aggregation
 from ..errors import ChatTemplateError
-from ..generate.prompts import Ids, Prompt
+from ..generate.prompts import Prompt
 from ..generate.settings import Sampling
 from ..loading.placement import Plan
+from .async_forms import awaited
 from .base import TASK_CALLS
 from .chat_calls import ChatCalls
-from .encode_calls import DOCUMENT, QUERY, EncodeCalls
+from .encode_calls import EncodeCalls
 from .generate_calls import GenerateCalls
 from .inside_calls import InsideCalls
 from .label_calls import LabelCalls
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..event_loops.streams import AsyncStream
+
+_OVERLOADED = "OverloadedError if more calls wait than set_limits() allows"
 
 
 class Model(TextCalls, EncodeCalls, LabelCalls, GenerateCalls, ChatCalls, InsideCalls):
@@ -45,15 +46,15 @@ class Model(TextCalls, EncodeCalls, LabelCalls, GenerateCalls, ChatCalls, Inside
         self._info["routes"] = {name: f"{route._info['architecture']}, {width[name]}" for name, route in routes.items()}
 
     # ------------------------------------------------------------ under an event loop
-    async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
-        """Like generate(), with the same arguments, but awaited in an asyncio event loop. Cancelling the task ends its request. Other calls
-        continue.
-
-        Raises what generate() raises, OverloadedError if more calls wait than set_limits() allows, and EventLoopError outside of
-        asyncio."""
-        from ..event_loops import async_calls
-
-        return await async_calls.generate(self, prompt, sampling)
+    agenerate = awaited(GenerateCalls.generate, "generate", "Cancelling the task ends its request. Other calls continue.", _OVERLOADED)
+    achat = awaited(ChatCalls.chat, "chat", "With stream=True it returns an AsyncStream.", _OVERLOADED)
+    aencode = awaited(EncodeCalls.encode, "encode", "A call with few texts is computed together with other such calls that are waiting.")
+    aencode_query = awaited(EncodeCalls.encode_query, "encode", "It is computed as in aencode().")
+    aencode_document = awaited(EncodeCalls.encode_document, "encode", "It is computed as in aencode().")
+    apredict = awaited(LabelCalls.predict, "stoppable", "")
+    arank = awaited(LabelCalls.rank, "stoppable", "")
+    alabel_tokens = awaited(LabelCalls.label_tokens, "stoppable", "")
+    ascore = awaited(InsideCalls.score, "stoppable", "Cancelling the task stops the computation of its text.")
 
     def astream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> AsyncStream:
         """Like stream(), with the same arguments, but for `async for`: `async for chunk in m.astream(p): ...`.
@@ -63,109 +64,6 @@ class Model(TextCalls, EncodeCalls, LabelCalls, GenerateCalls, ChatCalls, Inside
         from ..event_loops import async_calls
 
         return async_calls.stream(self, prompt, sampling)
-
-    async def achat(self, messages: str | Sequence[Mapping[str, Any]], **options: Any) -> Any:
-        """Like chat(), with the same arguments, but awaited in an asyncio event loop. With stream=True it returns an AsyncStream.
-
-        Raises what chat() raises, OverloadedError if more calls wait than set_limits() allows, and EventLoopError outside of asyncio."""
-        from ..event_loops import async_calls
-
-        return await async_calls.chat(self, messages, options)
-
-    @checked_keywords(ENCODE_DEFAULTS)
-    async def aencode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """Like encode(), with the same arguments, but awaited in an asyncio event loop. A call with few texts is computed together with
-        other such calls that are waiting.
-
-        Raises what encode() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
-        from ..event_loops import async_calls
-
-        return await async_calls.encode(self, inputs, EncodeOptions(**options))
-
-    @checked_keywords(ENCODE_DEFAULTS)
-    async def aencode_query(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """Like encode_query(), with the same arguments, but awaited in an asyncio event loop, as aencode() is."""
-        from ..event_loops import async_calls
-
-        model, given, role = self._for_role(QUERY, EncodeOptions(**options))
-        return await async_calls.encode(model, inputs, given, role)
-
-    @checked_keywords(ENCODE_DEFAULTS)
-    async def aencode_document(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """Like encode_document(), with the same arguments, but awaited in an asyncio event loop, as aencode() is."""
-        from ..event_loops import async_calls
-
-        model, given, role = self._for_role(DOCUMENT, EncodeOptions(**options))
-        return await async_calls.encode(model, inputs, given, role)
-
-    @checked_keywords()
-    async def apredict(
-        self,
-        pairs: str | Sequence[str] | Iterable[tuple[str, str] | str],
-        *,
-        activation: Literal["none", "sigmoid", "softmax", "tanh"] | None = None,
-        output: Literal["scores", "labels"] = "scores",
-        truncate: Literal[True, "error"] = True,
-        show_progress_bar: bool | None = None,
-        details: bool = False,
-    ) -> Any:
-        """Like predict(), with the same arguments, but awaited in an asyncio event loop.
-
-        Raises what predict() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
-        from ..event_loops import async_calls
-
-        given = (pairs, activation, output, truncate, show_progress_bar, details)
-        return await async_calls.stoppable(self, lambda cancel: self._predict(*given, cancel))
-
-    @checked_keywords()
-    async def arank(
-        self,
-        query: str,
-        documents: Iterable[str],
-        top_k: int | None = None,
-        *,
-        max_document_tokens: int | None = None,
-        truncate: Literal[True, "error"] = True,
-        show_progress_bar: bool | None = None,
-        details: bool = False,
-    ) -> Any:
-        """Like rank(), with the same arguments, but awaited in an asyncio event loop.
-
-        Raises what rank() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
-        from ..event_loops import async_calls
-
-        given = (query, documents, top_k, max_document_tokens, truncate, show_progress_bar, details)
-        return await async_calls.stoppable(self, lambda cancel: self._rank(*given, cancel))
-
-    @checked_keywords()
-    async def alabel_tokens(
-        self,
-        texts: str | Iterable[str],
-        *,
-        aggregation: Aggregation | None = None,
-        threshold: float = 0.0,
-        ignore_labels: Iterable[str] = (OUTSIDE,),
-        output: Literal["spans", "tokens"] = "spans",
-        truncate: Literal[True, "error"] = True,
-        show_progress_bar: bool | None = None,
-    ) -> Any:
-        """Like label_tokens(), with the same arguments, but awaited in an asyncio event loop.
-
-        Raises what label_tokens() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
-        from ..event_loops import async_calls
-
-        given = (texts, aggregation, threshold, ignore_labels, output, truncate, show_progress_bar)
-        return await async_calls.stoppable(self, lambda cancel: self._label_tokens(*given, cancel))
-
-    @checked_keywords()
-    async def ascore(self, text_or_ids: str | Ids, *, top: int | None = None) -> Any:
-        """Like score(), with the same arguments, but awaited in an asyncio event loop. Cancelling the task stops the computation of its
-        text.
-
-        Raises what score() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
-        from ..event_loops import async_calls
-
-        return await async_calls.stoppable(self, lambda cancel: self._score(text_or_ids, top, cancel))
 
     # ------------------------------------------------------------ the model itself
     def memory(self) -> dict[str, int]:
