@@ -103,19 +103,37 @@ def transformer(folder: Path, kind: str = "BertModel", **more: Any) -> str:
     return str(folder)
 
 
+# Templates of embedders, by the form in which sentence-transformers passes the content of a message.
+MESSAGES = {
+    "flat": "{%- for m in messages %}[CLS] {{ m.role }} {{ m.content }} [SEP]{%- endfor %}{% if add_generation_prompt %} yes{% endif %} no",
+    "structured": "{%- for m in messages %}{{ m.role }}{% for part in m.content %}{% if part.type == 'text' %} {{ part.text }}{% endif %}"
+    "{% endfor %} [SEP]{%- endfor %}{{ ending }} no",
+}
 TEMPLATE = (
     "{%- for m in messages %}{%- if m.role == 'system' %}query: {{ m.content }} {% elif m.role == 'query' %}one {{ m.content }}"
     "{% elif m.role == 'document' %} two {{ m.content }}{% endif %}{%- endfor %} yes no"
 )
 
 
-def embedder(*modules: Callable[[], Any], prompts: dict[str, str] | None = None, kind: str = "BertModel") -> Callable[[Path], Any]:
+def embedder(
+    *modules: Callable[[], Any],
+    prompts: dict[str, str] | None = None,
+    kind: str = "BertModel",
+    template: str | None = None,
+    reading: dict[str, Any] | None = None,
+    **more: Any,
+) -> Callable[[Path], Any]:
+    """template: a chat template for the tokenizer.  reading: keyword arguments of the module Transformer."""
+
     def make(folder: Path) -> Any:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Transformer
 
-        first = Transformer(transformer(folder / "source", kind))
-        return SentenceTransformer(modules=[first, *(module() for module in modules)], prompts=prompts, device="cpu")
+        source = transformer(folder / "source", kind)
+        if template is not None:
+            Path(source, "chat_template.jinja").write_text(template)
+        first = Transformer(source, **(reading or {}))
+        return SentenceTransformer(modules=[first, *(module() for module in modules)], prompts=prompts, device="cpu", **more)
 
     return make
 
@@ -184,11 +202,13 @@ def sparse(activation: str, routed: bool = False, **more: Any) -> Callable[[Path
     return make
 
 
-def classifier(**more: Any) -> Callable[[Path], Any]:
+def classifier(given: dict[str, Any] | None = None, **more: Any) -> Callable[[Path], Any]:
+    """given: keyword arguments of CrossEncoder."""
+
     def make(folder: Path) -> Any:
         from sentence_transformers import CrossEncoder
 
-        return CrossEncoder(transformer(folder / "source", "BertForSequenceClassification", **more), device="cpu")
+        return CrossEncoder(transformer(folder / "source", "BertForSequenceClassification", **more), device="cpu", **(given or {}))
 
     return make
 
@@ -317,6 +337,17 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "pylate": PyLate,
     "clip": clip,
     "decoder": embedder(module("Pooling", WIDTH, "lasttoken"), module("Normalize"), prompts=PROMPTS, kind="Qwen3Model"),
+    "messages": embedder(
+        module("Pooling", WIDTH, "lasttoken"), module("Normalize"), prompts=PROMPTS, kind="Qwen3Model", template=MESSAGES["flat"]
+    ),
+    "messages_in_parts": embedder(
+        module("Pooling", WIDTH, "mean", include_prompt=False),
+        prompts=PROMPTS,
+        kind="Qwen3Model",
+        template=MESSAGES["structured"],
+        reading={"processing_kwargs": {"text": {"max_length": 20}, "chat_template": {"ending": " yes yes"}}},
+        truncate_dim=24,
+    ),
     "static": static,
     "router": router,
     "splade": sparse("relu", prompts=PROMPTS),
@@ -324,6 +355,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "splade_router": sparse("relu", routed=True),
     "labels": classifier(num_labels=3, id2label={0: "contradiction", 1: "entailment", 2: "neutral"}),
     "tanh": classifier(num_labels=1, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"}),
+    "prompted": classifier({"prompts": {"ask": "one two "}, "default_prompt_name": "ask"}, num_labels=1),
     "logit_score": reranker,
 }
 
@@ -355,7 +387,7 @@ def stored(folder: Path) -> dict[str, Any]:
 def say(name: str, folder: Path) -> dict[str, np.ndarray]:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
-    if name in ("labels", "tanh", "logit_score"):
+    if name in ("labels", "tanh", "prompted", "logit_score"):
         model = CrossEncoder(str(folder), device="cpu")
         golden = {"scores": np.stack([model.predict([pair], batch_size=1)[0] for pair in PAIRS])}
         if name == "logit_score":
@@ -386,7 +418,7 @@ def say(name: str, folder: Path) -> dict[str, np.ndarray]:
     golden = {}
     if name != "router":
         golden["vectors"] = np.stack([model.encode(text) for text in TEXTS])
-    if name in ("router", "prompt"):
+    if name in ("router", "prompt", "messages", "messages_in_parts"):
         golden["query"] = np.stack([model.encode_query(text) for text in TEXTS])
         golden["document"] = np.stack([model.encode_document(text) for text in TEXTS])
     return golden
@@ -418,9 +450,9 @@ def make(name: str) -> None:
     print(name, {key: value.shape for key, value in golden.items()}, flush=True)
 
 
-def make_model2vec(name: str, mapped: bool) -> None:
+def make_model2vec(name: str, mapped: bool, length: int | None) -> None:
     """Makes the golden of a model2vec folder. If `mapped`, its file has embeddings with fewer rows than tokens, a mapping and weights, as
-    after vocabulary quantization. Otherwise it has only embeddings."""
+    after vocabulary quantization. Otherwise it has only embeddings.  length: max_length in config.json, or None if it lacks the key."""
     from model2vec import StaticModel
 
     tokens = len(make_tokenizer().get_vocab())
@@ -433,12 +465,12 @@ def make_model2vec(name: str, mapped: bool) -> None:
         "tokenizer_name": "none",
         "hidden_dim": WIDTH,
         "normalize": mapped,
-    }
+    } | ({} if length is None else {"max_length": length})
     files = {"config.json": config, "tokenizer.json": "tokenizer"}
     (GOLDENS / f"{name}.json").write_text(json.dumps({"files": files, "tensors": {"model.safetensors": shapes}}, indent=1) + "\n")
     with tempfile.TemporaryDirectory() as target:
         model = StaticModel.from_pretrained(str(make_folder(name, Path(target))))
-        vectors = np.stack([model.encode([text], max_length=None)[0] for text in TEXTS]).astype(np.float32)
+        vectors = np.stack([model.encode([text])[0] for text in TEXTS]).astype(np.float32)
     np.savez_compressed(GOLDENS / f"{name}.npz", vectors=vectors)
     print(name, vectors.shape, flush=True)
 
@@ -449,9 +481,9 @@ def main(chosen: list[str]) -> None:
     for name in MODELS:
         if not chosen or name in chosen:
             make(name)
-    for name, mapped in (("model2vec", False), ("model2vec_mapped", True)):
+    for name, mapped, length in (("model2vec", False, None), ("model2vec_mapped", True, None), ("model2vec_short", False, 4)):
         if not chosen or name in chosen:
-            make_model2vec(name, mapped)
+            make_model2vec(name, mapped, length)
 
 
 if __name__ == "__main__":

@@ -400,17 +400,23 @@ class Chats:
         return text[len(before) :] if text.startswith(before) else ""
 
     def rendered(
-        self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool, continued: Sequence[str] = ()
+        self,
+        messages: list[dict[str, Any]],
+        variables: Mapping[str, Any],
+        parse_special: bool,
+        continued: Sequence[str] = (),
+        answered: bool = True,
     ) -> tuple[str, Int32]:
         """Renders a conversation. Returns its text and its token ids. The template itself writes the special tokens. Only the bos token is
         added to the ids, if a GGUF file asks for one and the template does not write it.
 
-        continued: the keys of the last message whose text the answer continues, or an empty sequence."""
+        continued: the keys of the last message whose text the answer continues, or an empty sequence.  answered: whether the text ends with
+        the beginning of an answer (add_generation_prompt)."""
         control = None if parse_special else self._tokenizer.control
         if continued:
             prompt = self.template().continued(messages, control, continued, **variables)
         else:
-            prompt = self.template().prompt(messages, control, add_generation_prompt=True, **variables)
+            prompt = self.template().prompt(messages, control, add_generation_prompt=answered, **variables)
         if not prompt.text:
             raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
         ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)

@@ -34,7 +34,7 @@ from .rows import (
 from .sentence_config import SentenceConfig
 from .sparse import SparseVectors, joined
 from .token_labels import TokenLabels
-from .windows import TOKENS_PER_CALL, Cuts, Render, Tokens, WindowTokenizer, items_of
+from .windows import TOKENS_PER_CALL, Cuts, Reading, Render, Tokens, WindowTokenizer, items_of
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -137,6 +137,7 @@ class EncodeKeywords(TypedDict, total=False):
     show_progress_bar: bool | None
     out: Float32 | None
     details: bool
+    parse_special: bool | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +158,7 @@ class EncodeOptions:
     show_progress_bar: bool | None = None
     out: Float32 | None = None
     details: bool = False
+    parse_special: bool | None = None
 
     def takes_few(self, inputs: Any) -> bool:
         """Returns whether Encoder.prepare() accepts these inputs. It accepts a short list of short texts if the call wants one vector per
@@ -198,9 +200,8 @@ class _Call:
     width: int
     out: Any  # the argument out=, not checked
     rows: Float32 | None  # the argument out=, checked and in the shape (texts, width); None if it was not given
-    prompt: str
+    reading: Reading
     skipped: int  # number of tokens of the prompt, which are left out of the vector
-    role: str | None
     budget: int  # maximum number of tokens per micro-batch; 0 lets the engine choose
     details: bool
     cuts: Cuts
@@ -253,6 +254,11 @@ def _counted_from(first: int, numbers: npt.NDArray[np.intp] | None = None) -> It
         raise NumericError(_OF_TEXT.sub(index, str(error))) from None
 
 
+def parse_special(given: bool | None) -> bool | None:
+    """Checks the argument parse_special= of a call."""
+    return None if given is None else flag("parse_special", given)
+
+
 class Encoder:
     """Converts texts to arrays of vectors or scores with one loaded model."""
 
@@ -300,7 +306,7 @@ class Encoder:
         call = self._checked(inputs, options, role)
         texts = listed(call.texts)
         rows = empty_rows(len(texts), call.width) if call.rows is None else call.rows
-        tokens = self._windows.window(texts, 0, call.prompt, call.cuts, role)
+        tokens = self._windows.window(texts, 0, call.reading, call.cuts)
 
         def finish() -> Any:
             call.code(rows)
@@ -364,9 +370,8 @@ class Encoder:
             width=width,
             out=out,
             rows=None if out is None else check_out(out, expected, width, single),
-            prompt=prompt,
+            reading=Reading(prompt, role, parse_special(options.parse_special)),
             skipped=self._windows.prompt_tokens(prompt),
-            role=role,
             budget=self._budget(options.batch_size, options.token_budget),
             details=details,
             cuts=self._windows.cuts(role, options.truncate, details),
@@ -391,7 +396,10 @@ class Encoder:
         return 0 if given is None else min(given, int(self._engine.info["vocab_size"]))
 
     def _width(self, truncate_dim: int | None) -> int:
-        return self.vector_size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.vector_size)
+        """Returns the number of columns of a call's vectors."""
+        if truncate_dim is None:
+            return min(self._config.truncate_dim or self.vector_size, self.vector_size)
+        return integer("truncate_dim", truncate_dim, 1, self.vector_size)
 
     def _budget(self, batch_size: int | None, token_budget: int | None) -> int:
         if batch_size is not None and token_budget is not None:
@@ -425,7 +433,7 @@ class Encoder:
             call.code(target)
 
         try:
-            for tokens in self._windows.texts(call.texts, call.prompt, call.cuts, call.role, cancel):
+            for tokens in self._windows.texts(call.texts, call.reading, call.cuts, cancel):
                 rows.fill(len(tokens), functools.partial(compute, tokens))
                 bar.reach(rows.filled)
         except KeyboardInterrupt as interrupt:
@@ -438,7 +446,7 @@ class Encoder:
         parts: list[SparseVectors] = []
         done = 0
         try:
-            for tokens in self._windows.texts(call.texts, call.prompt, call.cuts, call.role, cancel):
+            for tokens in self._windows.texts(call.texts, call.reading, call.cuts, cancel):
                 with _counted_from(done):
                     indices, values, offsets = self._engine.encode_sparse(
                         tokens.ids, tokens.offsets, tokens.types, call.most, logs, call.budget, bar.reached(done), cancel
@@ -456,10 +464,10 @@ class Encoder:
         # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So they are counted here in another Cuts object,
         # which is dropped.
         both = call.output == "both"
-        cuts = self._windows.cuts(call.role, truncate) if both else call.cuts
+        cuts = self._windows.cuts(call.reading.role, truncate) if both else call.cuts
         result: list[Float32] = []
         try:
-            for tokens in self._windows.texts(call.texts, call.prompt, cuts, call.role, cancel):
+            for tokens in self._windows.texts(call.texts, call.reading, cuts, cancel):
                 for part in tokens.batches():
                     with _counted_from(len(result)):
                         result += list(self._vectors_of_tokens(part, call.truncate_dim, normalize, cancel))
@@ -485,9 +493,17 @@ class Encoder:
         activation: str | None = None,
         details: bool = False,
         document_tokens: int | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        special: bool | None = None,
     ) -> tuple[Float32, Cuts]:
-        """Returns the scores of text pairs or of single texts, float32 (n, labels), and the Cuts, which contain the numbers of tokens if
-        `details` is true. document_tokens: the number of tokens to which the second text of each pair is cut first."""
+        """Returns the logits of text pairs or of single texts, float32 (n, labels), and the Cuts, which contain the numbers of tokens if
+        `details` is true.
+
+        activation: the one that scores() will get, which is checked here.  document_tokens: the number of tokens to which the second text
+        of each pair is cut first.  prompt, prompt_name: as in encode(), for the first text of each pair.  special: parse_special, as in
+        encode()."""
+        reading = Reading(self._windows.prompt_text(prompt, prompt_name), None, parse_special(special))
         if activation is not None:
             choice("activation", activation, ACTIVATIONS)
         items, expected = items_of(pairs, "pairs")
@@ -495,7 +511,7 @@ class Encoder:
         scores: list[Float32] = []
         done = 0
         with Progress(show_progress_bar, expected, "pair") as bar:
-            for tokens in self._windows.pairs(items, cuts, cancel, document_tokens):
+            for tokens in self._windows.pairs(items, reading, cuts, cancel, document_tokens):
                 for part in tokens.batches():
                     with _counted_from(done):
                         scores.append(self._engine.classify(part.ids, part.offsets, part.types, cancel))
@@ -506,7 +522,11 @@ class Encoder:
         logits: Float32 = np.concatenate(scores) if scores else np.empty((0, labels), np.float32)
         if len(self._config.score_ids) == 2:
             logits = logits[:, :1] - logits[:, 1:]
-        return activate(logits, activation or self._activation), cuts
+        return logits, cuts
+
+    def scores(self, logits: Float32, activation: str | None = None) -> Float32:
+        """Returns the scores for logits. activation: as in Model.predict()."""
+        return activate(logits, activation or self._activation)
 
     # ------------------------------------------------------------ labels of tokens
     def label_tokens(
@@ -515,16 +535,17 @@ class Encoder:
         truncate: bool | str,
         show_progress_bar: bool | None,
         read: Callable[[str, TokenLabels], R],
+        special: bool | None = None,
     ) -> list[R]:
         """Returns read(text, its token labels) for each text. If a KeyboardInterrupt is raised, its attribute `partial` has the results so
-        far."""
+        far. special: parse_special, as in encode()."""
         items, expected = items_of(texts, "texts")
         cuts, cancel = Cuts(self.max_tokens, truncate), current_cancel()
         most = max(1, min(TOKENS_PER_CALL, _LOGITS_PER_CALL // max(1, int(self._engine.info["labels"]))))
         result: list[R] = []
         try:
             with Progress(show_progress_bar, expected, "text") as bar:
-                for window, tokens in self._windows.placed(items, cuts, cancel):
+                for window, tokens in self._windows.placed(items, parse_special(special), cuts, cancel):
                     waiting = iter(window)
                     for part in tokens.batches(most):
                         with _counted_from(len(result)):

@@ -215,13 +215,16 @@ class Reader:
             length = late.expansion.length if late.expansion.fixed else max(length, late.expansion.length)
         return min(length, self._context)
 
-    def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False) -> Read:
+    def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False, parse_special: bool | None = None) -> Read:
         """Prepends the prompt to each text, tokenizes the result, and cuts it to the maximum length of the role ("query", "document" or
-        None). lower: whether to convert the prompt and the text to lower case before that."""
+        None). lower: whether to convert the prompt and the text to lower case before that.  parse_special: as in windows.Reading."""
         token = self._own_token(prompt)
         before = token[1] if token else prompt
         texts = [(before + text).lower() if lower else before + text for text in texts]
-        batch = self._inserted(texts, role, token[0]) if token else self._tokenizer.encode_batch(texts, truncate_to=self.limit(role))
+        if token:
+            batch = self._inserted(texts, role, token[0], parse_special)
+        else:
+            batch = self._tokenizer.encode_batch(texts, truncate_to=self.limit(role), parse_special=parse_special)
         skip = self._skipped if (role or "document") in self._late.skipped_in else self._skipped[:0]
         kept = ~np.isin(batch.ids, skip)
         if role != "query" and self._late.kept_ids:
@@ -240,10 +243,10 @@ class Reader:
                         return int(id_), prompt[len(text) :]
         return None
 
-    def _inserted(self, texts: Sequence[str], role: str | None, id_: int) -> TokenBatch:
+    def _inserted(self, texts: Sequence[str], role: str | None, id_: int, parse_special: bool | None) -> TokenBatch:
         """Tokenizes the texts, and inserts the token `id_` after the special tokens at the beginning of each text."""
         room = max(1 + sum(map(len, self._tokenizer.around)), self.limit(role) - 1)
-        batch = self._tokenizer.encode_batch(texts, truncate_to=room)
+        batch = self._tokenizer.encode_batch(texts, truncate_to=room, parse_special=parse_special)
         at = batch.offsets[:-1] + len(self._tokenizer.around[0])
         types = None if batch.types is None else np.insert(batch.types, at, 0)
         offsets = batch.offsets + np.arange(len(batch.offsets))

@@ -3,8 +3,9 @@ modules that follow the transformer's layers, maximum lengths, and prompts."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from ..common.side_files import field as json_field
 from ..common.side_files import read_json, read_object, subfolder
 from ..errors import ModelFormatError, UnsupportedModelError
 from . import late_interaction
+from .known_keys import unknown_keys
+from .transformer_module import Messages, TransformerModule, transformer_module
 
+MODEL2VEC_LENGTH = 512  # maximum number of tokens of a text in a folder of model2vec that names none
 POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # similarity measures for lists of token vectors
@@ -50,7 +54,7 @@ _ACTIVATIONS = {
 _SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 KNOWN_MODULES = (
     *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
-    *("MultiVectorMask", "FlexibleQuantizer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"),
+    *("MultiVectorMask", "FlexibleQuantizer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "Dropout"),
 )
 
 
@@ -92,6 +96,10 @@ class SentenceConfig:
     # there is one.
     score_ids: tuple[int, ...] = ()
     sparse: SparseConfig = field(default_factory=SparseConfig)
+    messages: Messages | None = None  # how the chat template writes each text; None if texts are tokenized as they are
+    truncate_dim: int | None = None  # number of columns of a text's vector for calls that do not set it; None means all
+    # What the model's files have that this version does not know or use, each as the end of a sentence about the model.
+    notes: tuple[str, ...] = ()
 
     def pooled(self) -> SentenceConfig:
         """Returns these settings for a model that pools because of load(pooling=). They contain no settings for token vectors."""
@@ -153,11 +161,19 @@ def _of_folder(folder: Path) -> Layout:
 def _bare(folder: Path, config: SentenceConfig) -> Layout:
     """Returns the layout of a folder without modules.json. Its config.json tells whether transformers or model2vec wrote the folder."""
     values = read_object(folder / "config.json")
-    config = _length(folder, config)
+    config = _length(folder, config, transformer_module(folder))
     if values.get("model_type") != "model2vec":
         return Layout(folder, config)
     normalize = json_field(values, "normalize", bool, folder / "config.json", False)
-    return Layout(folder, replace(config, normalize=normalize, max_seq_length=None, drop_unknown=True), static=True)
+    # Without the key, the package cuts texts to 512 tokens; null means that it cuts none.
+    length = json_field(values, "max_length", int, folder / "config.json") if "max_length" in values else MODEL2VEC_LENGTH
+    if length is not None and length < 1:
+        raise ModelFormatError(
+            f"{shown_path(folder / 'config.json')}: max_length is {length}; it must be at least 1",
+            file=str(folder / "config.json"),
+            field="max_length",
+        )
+    return Layout(folder, replace(config, normalize=normalize, max_seq_length=length, drop_unknown=True), static=True)
 
 
 def _kind(type_: str) -> str:
@@ -190,12 +206,11 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
             f"StaticEmbedding, SparseStaticEmbedding and Router. Its vectors would be wrong without it"
         )
     static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # whether the model is a table of vectors or weights, without layers
-    config = replace(config, max_seq_length=None) if first == "StaticEmbedding" else _length(source, config)
+    read = transformer_module(source, first)
+    config = replace(config, max_seq_length=None) if first == "StaticEmbedding" else _length(source, config, read)
     # `logits` is whether the first module returns logits of the vocabulary. Such a module is a Transformer with transformer_task
     # "fill-mask", or, before sentence-transformers 5.4, an MLMTransformer.
-    file = source / "sentence_bert_config.json"
-    task = json_field(read_object(file), "transformer_task", str, file, "fill-mask" if first == "MLMTransformer" else "feature-extraction")
-    logits = first in ("Transformer", "MLMTransformer") and task == "fill-mask"
+    logits = first in ("Transformer", "MLMTransformer") and read.task == "fill-mask"
     sparse = first == "SparseStaticEmbedding"
     head = SparseConfig(
         head="always" if logits or sparse else "never",
@@ -206,7 +221,7 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
     config = replace(config, sparse=head, pools=not sparse, similarity=head.similarity if logits or sparse else config.similarity)
     chain = _Chain(config, where, static, logits)
     # Before sentence-transformers 5.4, CLIPModel itself returned one vector per text, and no Pooling followed it.
-    chain.pooled |= first == "CLIPModel"
+    chain.pooled |= first == "CLIPModel" or read.pooled
     for kind, folder in named[1:]:
         chain.add(kind, folder)
     return Layout(source, chain.done(), static)
@@ -225,7 +240,7 @@ class _Chain:
     def add(self, kind: str, folder: Path) -> None:
         if self.config.codes:
             raise UnsupportedModelError(f"{shown_path(self.where)}: {kind!r} behind FlexibleQuantizer is not run")
-        add = {
+        run: dict[str, Callable[[Path], Any]] = {
             "Pooling": self._pooling,
             "Dense": self._dense,
             "LayerNorm": self._layer_norm,
@@ -233,8 +248,10 @@ class _Chain:
             "LogitScore": self._logit_score,
             "MultiVectorMask": self._multi_vector_mask,
             "FlexibleQuantizer": self._flexible_quantizer,
+            "Dropout": functools.partial(self._values, "Dropout"),  # nothing is dropped when texts are encoded
             "SpladePooling": self._splade_pooling,
-        }.get(kind)
+        }
+        add = run.get(kind)
         static = self.static and (kind != "Normalize" or self.config.sparse.head == "always")
         if add is None or static or (self.logits and (self.pooled or kind != "SpladePooling")):
             behind = " behind a table of vectors or weights" if self.static else " with a transformer of fill-mask" if self.logits else ""
@@ -276,7 +293,7 @@ class _Chain:
             config = replace(config, normalize_tokens=True)
         return replace(config, modules=tuple(self.modules), pools=not only_tokens)
 
-    def _values(self, folder: Path) -> tuple[dict[str, Any], Path]:
+    def _values(self, kind: str, folder: Path) -> tuple[dict[str, Any], Path]:
         file = folder / "config.json"
         if not os.path.lexists(file):
             raise ModelFormatError(
@@ -285,7 +302,13 @@ class _Chain:
                 file=str(self.where),
                 field="path",
             )
-        return read_object(file), file
+        values = read_object(file)
+        self._note(kind, values, file)
+        return values, file
+
+    def _note(self, kind: str, values: dict[str, Any], file: Path) -> None:
+        """Adds a note about keys of a module's file that this version does not know."""
+        self.config = replace(self.config, notes=(*self.config.notes, *unknown_keys(kind, values, file)))
 
     def _weights(self, folder: Path) -> str:
         file = folder / "model.safetensors"
@@ -320,7 +343,7 @@ class _Chain:
             raise UnsupportedModelError(
                 f"{shown_path(self.where)}: there are two Pooling modules; this version pools once, by several modes side by side"
             )
-        values, file = self._values(folder)
+        values, file = self._values("Pooling", folder)
         if self.config.late is not None and self.config.late.masked:
             raise UnsupportedModelError(
                 f"{shown_path(file)}: Pooling behind MultiVectorMask pools some tokens alone, which this version does not run"
@@ -339,7 +362,7 @@ class _Chain:
 
     def _splade_pooling(self, folder: Path) -> None:
         """Reads the module that makes a sparse vector from a text's logits. A model whose module sums over the tokens is refused."""
-        values, file = self._values(folder)
+        values, file = self._values("SpladePooling", folder)
         if not self.logits:
             raise UnsupportedModelError(
                 f'{shown_path(file)}: SpladePooling pools logits, and the first module gives none (transformer_task "fill-mask")'
@@ -356,7 +379,7 @@ class _Chain:
         self.config = replace(self.config, sparse=replace(self.config.sparse, logs=_SPLADE_LOGS[activation]))
 
     def _dense(self, folder: Path) -> None:
-        values, file = self._values(folder)
+        values, file = self._values("Dense", folder)
         activation = json_field(values, "activation_function", str, file, "torch.nn.modules.activation.Tanh")
         name = _ACTIVATIONS.get(activation.rsplit(".", 1)[-1]) if activation.startswith("torch.") else None
         if name is None:
@@ -378,7 +401,7 @@ class _Chain:
         )
 
     def _layer_norm(self, folder: Path) -> None:
-        values, file = self._values(folder)
+        values, file = self._values("LayerNorm", folder)
         size = self._size(values, "dimension", file)
         if not self.pooled:
             raise UnsupportedModelError(
@@ -396,6 +419,7 @@ class _Chain:
 
     def _normalize(self, folder: Path) -> None:
         values, file = read_object(folder / "config.json"), folder / "config.json"
+        self._note("Normalize", values, file)
         # Before sentence-transformers 5.0, modules had no module_input_name. In such a folder, a Normalize without a Pooling before it
         # means that the model itself pools.
         if "module_input_name" not in values and not self.pooled:
@@ -403,7 +427,7 @@ class _Chain:
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
 
     def _multi_vector_mask(self, folder: Path) -> None:
-        values, file = self._values(folder)
+        values, file = self._values("MultiVectorMask", folder)
         if self.pooled:
             raise UnsupportedModelError(f"{shown_path(file)}: MultiVectorMask behind Pooling changes vectors that are pooled already")
         self.config = replace(self.config, late=late_interaction.of_mask(self.config.late, values, file))
@@ -415,7 +439,7 @@ class _Chain:
         self.config = replace(self.config, codes=True)
 
     def _logit_score(self, folder: Path) -> None:
-        values, file = self._values(folder)
+        values, file = self._values("LogitScore", folder)
         ids = [json_field(values, key, int, file) for key in ("true_token_id", "false_token_id")]
         if ids[0] is None:
             raise ModelFormatError(f"{shown_path(file)}: true_token_id is missing", file=str(file), field="true_token_id")
@@ -463,18 +487,23 @@ def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) 
 
 
 # ---------------------------------------------------------------- settings
-def _length(folder: Path, config: SentenceConfig) -> SentenceConfig:
-    tokenizer_file, file = folder / "tokenizer_config.json", folder / "sentence_bert_config.json"
+def _length(folder: Path, config: SentenceConfig, read: TransformerModule) -> SentenceConfig:
+    tokenizer_file = folder / "tokenizer_config.json"
     said = json_field(read_object(tokenizer_file), "model_max_length", (int, float), tokenizer_file)
     length = int(said) if said is not None and 0 < said < 2**31 else None  # transformers writes a number such as 1e30 if there is no limit
-    values = read_object(file)
-    length = json_field(values, "max_seq_length", int, file, length)
-    if length is not None and length < 1:
-        raise ModelFormatError(
-            f"{shown_path(file)}: max_seq_length is {length}; it must be at least 1", file=str(file), field="max_seq_length"
+    late = late_interaction.of_transformer(config.late, read.values, read.file)
+    if late is not None and read.messages is not None:
+        raise UnsupportedModelError(
+            f"{shown_path(read.file)}: lengths or expansions of queries with texts in the form of messages are not run"
         )
-    late = late_interaction.of_transformer(config.late, values, file)
-    return replace(config, max_seq_length=length, lower_case=json_field(values, "do_lower_case", bool, file, False), late=late)
+    return replace(
+        config,
+        max_seq_length=length if read.max_tokens is None else read.max_tokens,
+        lower_case=json_field(read.values, "do_lower_case", bool, read.file, False),
+        late=late,
+        messages=read.messages,
+        notes=(*config.notes, *read.notes),
+    )
 
 
 def _settings(file: Path) -> SentenceConfig:
@@ -501,6 +530,9 @@ def _settings(file: Path) -> SentenceConfig:
         raise ModelFormatError(
             f"{shown_path(file)}: max_active_dims is {most}; it must be at least 1", file=str(file), field="max_active_dims"
         )
+    width = json_field(values, "truncate_dim", int, file)
+    if width is not None and width < 1:
+        raise ModelFormatError(f"{shown_path(file)}: truncate_dim is {width}; it must be at least 1", file=str(file), field="truncate_dim")
     sparse = SparseConfig(most=most, similarity=similarity if named and similarity in SIMILARITIES else "dot")
     return SentenceConfig(
         prompts=prompts,
@@ -509,4 +541,6 @@ def _settings(file: Path) -> SentenceConfig:
         activation=activation,
         late=late,
         sparse=sparse,
+        truncate_dim=width,
+        notes=unknown_keys("config_sentence_transformers.json", values, file),
     )

@@ -171,19 +171,27 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
         return np.asarray(low + codes * ((high - low) / 255), np.float32)
 
 
-def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+def quantize_vectors(vectors: Any, precision: str, precision_ranges: npt.ArrayLike | None = None) -> Any:
     """Packs float vectors as encode(precision=...) packs its result.
 
-    vectors: floats (n, d).
+    vectors: floats (n, d), or one vector (d,), whose result lacks the axis, too. A list of token vectors, arrays (tokens, d), gives a list
+        of packed arrays; the ranges of int8 and uint8 are then those of all tokens together.
     precision: "int8" and "uint8" divide each column's range into 255 steps, (n, d). "binary" and "ubinary" keep only the signs, eight per
         byte, (n, d / 8). "float32" packs nothing.
     precision_ranges: (2, d), the lowest and the highest value of each column for int8 and uint8. None means the ranges in these vectors.
 
     Raises TypeError or ValueError; the message names the argument."""
     choice("precision", precision, PRECISIONS)
+    if isinstance(vectors, (list, tuple)) and vectors and all(isinstance(rows, np.ndarray) and rows.ndim == 2 for rows in vectors):
+        texts, _ = _token_vectors(vectors, "vectors")
+        packed = quantize_vectors(np.concatenate(texts), precision, precision_ranges)
+        return np.split(packed, np.cumsum([len(rows) for rows in texts])[:-1])
     given = as_array(vectors, "vectors")
+    if given.ndim == 1:
+        row: npt.NDArray[Any] = quantize_vectors(given[None], precision, precision_ranges)
+        return row[0]
     if given.ndim != 2:
-        raise ValueError(f"vectors has shape {given.shape}; it must be (n, d)")
+        raise ValueError(f"vectors has shape {given.shape}; it must be (n, d), or (d,) for one vector")
     rows = numbers(given, "vectors") if len(given) or given.dtype.kind not in "fiu" else given.astype(np.float32)
     ranges = check_ranges(precision_ranges, precision, rows.shape[1])
     return rows if precision == "float32" else quantize_rows(rows, precision, ranges)

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 Pair = tuple[str, str]
-Render = Callable[[str, str], Int32]  # (query, document) -> ids of the rendered pair
+# (texts, prompt, parse_special) -> the ids of one text, or of a pair of query and document, as a chat template writes them
+Render = Callable[[Sequence[str], str, bool], Int32]
 
 # Maximum size of a window, which is a group of texts that are tokenized together and sorted by length. A larger window would take more
 # memory, and in a smaller one the lengths of neighbouring texts would differ more and some threads would have no work.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
+MOST_TAILS = 64  # maximum number of prompts for which the end of the template is remembered
 TOKENS_PER_CALL = 1 << 16  # maximum number of tokens in one call of the engine; so many rows of 384 columns take 96 MiB
 
 
@@ -70,6 +72,20 @@ class Tokens:
         kept = self.ids != unwanted
         before = np.concatenate([[0], np.cumsum(kept)])
         return Tokens(self.ids[kept], before[self.offsets].astype(np.int64), None, cut=self.cut)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the texts of a call become tokens.
+
+    prompt: a text before each text.
+    role: "query", "document" or None. If a model has one vector per token, it may tokenize queries differently from documents.
+    parse_special: whether control tokens that the texts spell are control tokens. None means what the tokenizer's files say, or false if a
+        chat template writes the texts."""
+
+    prompt: str = ""
+    role: str | None = None
+    parse_special: bool | None = None
 
 
 class Cuts:
@@ -229,12 +245,19 @@ class WindowTokenizer:
     ) -> None:
         """context: the maximum number of tokens of a text in the engine.  typed: whether the model uses token type ids (DistilBERT and
         ModernBERT do not, although their tokenizers produce them).  static: whether the model is a table of vectors. If so, its texts get
-        no special tokens, and may have no tokens at all.  render: a function that returns the ids of a pair, for a causal reranker."""
+        no special tokens, and may have no tokens at all.  render: a function that returns the ids of texts which the chat template
+        writes, or None if texts are tokenized as they are."""
         self._tokenizer, self._config, self._typed, self._static, self._render = tokenizer, config, typed, static, render
-        self.max_tokens = min(config.max_seq_length or context, context)
+        limit = config.max_seq_length or (tokenizer.truncation if static and not config.drop_unknown else None) or context
+        self.max_tokens = min(limit, context)
         self._late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None else None
         self._unknown = tokenizer.unknown_id if config.drop_unknown else None
-        self._suffix: Int32 | None = None  # the ids that follow the document in a rendered pair
+        # model2vec first cuts a text to this number of characters: the length times the median length of the vocabulary's tokens.
+        self._characters: int | None = None
+        if config.drop_unknown and self.max_tokens < context:
+            self._characters = self.max_tokens * int(np.median([len(token) for token in tokenizer.backend.get_vocab()]))
+        # (number of texts, prompt) -> the ids that follow the last text in a rendered item
+        self._tails: dict[tuple[int, str], Int32] = {}
 
     # ------------------------------------------------------------ prompts and lengths
     def prompt_text(self, prompt: str | None, prompt_name: str | None) -> str:
@@ -259,7 +282,7 @@ class WindowTokenizer:
     def prompt_tokens(self, prompt: str) -> int:
         """Returns the number of tokens at the beginning of each text that are left out of the text's vector. If the model's Pooling has
         "include_prompt": false, these are the prompt's tokens and the special tokens before them. Otherwise the number is 0."""
-        if not prompt or self._config.pool_prompt:
+        if not prompt or self._config.pool_prompt or self._render is not None:  # a message of the system has no end in the ids
             return 0
         text = prompt.lower() if self._config.lower_case else prompt
         return len(self._tokenizer.encode(text, add_special=True)) - len(self._tokenizer.around[1])
@@ -269,56 +292,73 @@ class WindowTokenizer:
         return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate, details=details)
 
     # ------------------------------------------------------------ texts
-    def texts(
-        self, texts: Iterable[Any], prompt: str, cuts: Cuts, role: str | None = None, cancel: _core.Cancel | None = None
-    ) -> Iterator[Tokens]:
-        """Yields the tokens of an iterable of texts, window by window. role: "query", "document" or None. If a model has one vector per
-        token, it may tokenize queries differently from documents."""
+    def texts(self, texts: Iterable[Any], reading: Reading, cuts: Cuts, cancel: _core.Cancel | None = None) -> Iterator[Tokens]:
+        """Yields the tokens of an iterable of texts, window by window."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
             for window in windows(texts, _characters):
                 yield (
-                    sum(map(_characters, window)) + len(prompt) * len(window),
-                    functools.partial(self.window, window, first, prompt, cuts, role),
+                    sum(map(_characters, window)) + len(reading.prompt) * len(window),
+                    functools.partial(self.window, window, first, reading, cuts),
                 )
                 first += len(window)
 
         return ahead(jobs(), cancel)
 
-    def placed(self, texts: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None) -> Iterator[tuple[list[str], Tokens]]:
+    def placed(
+        self, texts: Iterable[Any], parse_special: bool | None, cuts: Cuts, cancel: _core.Cancel | None = None
+    ) -> Iterator[tuple[list[str], Tokens]]:
         """Yields texts and their tokens with `places`, window by window. The texts get no prompt and keep their case, because the places
         refer to the caller's characters. A text may have no tokens."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], tuple[list[str], Tokens]]]]:
             first = 0
             for window in windows(texts, _characters):
-                yield sum(map(_characters, window)), functools.partial(self._placed, window, first, cuts)
+                yield sum(map(_characters, window)), functools.partial(self._placed, window, first, parse_special, cuts)
                 first += len(window)
 
         return ahead(jobs(), cancel)
 
-    def _placed(self, window: Sequence[Any], first: int, cuts: Cuts) -> tuple[list[str], Tokens]:
+    def _placed(self, window: Sequence[Any], first: int, parse_special: bool | None, cuts: Cuts) -> tuple[list[str], Tokens]:
         texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
-        batch = self._tokenizer.encode_placed(texts, truncate_to=self.max_tokens)
+        batch = self._tokenizer.encode_placed(texts, self.max_tokens, parse_special)
         cuts.see(np.asarray(batch.lengths_before_cut), first)
         return texts, Tokens(batch.ids, batch.offsets, batch.types if self._typed else None, places=batch.places)
 
-    def window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
+    def window(self, window: Sequence[Any], first: int, reading: Reading, cuts: Cuts) -> Tokens:
         """Returns the tokens of one window. first: the index of the window's first text among all texts of the call."""
-        return cuts.keep(self._window(window, first, prompt, cuts, role))
+        return cuts.keep(self._window(window, first, reading, cuts))
 
-    def _window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None) -> Tokens:
+    def _window(self, window: Sequence[Any], first: int, reading: Reading, cuts: Cuts) -> Tokens:
         if self._late is not None:
             texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
-            read = self._late.read(texts, prompt, role, self._config.lower_case)
+            read = self._late.read(texts, reading.prompt, reading.role, self._config.lower_case, reading.parse_special)
             return replace(self._checked(read.batch, first, cuts), unseen=read.unseen, kept=read.kept)
-        texts = [prompt + check_text(text, f"text {first + i}") for i, text in enumerate(window)]
+        if self._render is not None:
+            checked = [(check_text(text, f"text {first + i}"),) for i, text in enumerate(window)]
+            return self.rendered(self._render, checked, reading, first, cuts)
+        texts = [reading.prompt + check_text(text, f"text {first + i}") for i, text in enumerate(window)]
         if self._config.lower_case:
             texts = [text.lower() for text in texts]
-        batch = self._tokenizer.encode_batch(texts, add_special=not self._static, truncate_to=self.max_tokens)
-        tokens = self._checked(batch, first, cuts)
+        whole = texts
+        if self._characters is not None:
+            texts = [text[: self._characters] for text in texts]
+        batch = self._tokenizer.encode_batch(texts, not self._static, self.max_tokens, reading.parse_special)
+        tokens = self._checked(self._counted(batch, whole), first, cuts)
         return tokens if self._unknown is None else tokens.without(self._unknown)
+
+    def _counted(self, batch: TokenBatch, texts: Sequence[str]) -> TokenBatch:
+        """Returns the tokens of texts that were first cut to a number of characters, with the lengths of the whole texts. A text that lost
+        characters counts as longer than the limit, even if its tokens would fit."""
+        if self._characters is None or not any(len(text) > self._characters for text in texts):
+            return batch
+        lengths, kept = batch.lengths_before_cut.copy(), np.diff(batch.offsets)
+        for i, text in enumerate(texts):
+            if len(text) > self._characters:
+                length = len(self._tokenizer.encode(text, add_special=False))
+                lengths[i] = length if length > self.max_tokens else self.max_tokens + max(1, length - kept[i])
+        return replace(batch, lengths_before_cut=lengths)
 
     def _checked(self, batch: TokenBatch, first: int, cuts: Cuts) -> Tokens:
         tokens = Tokens(batch.ids, batch.offsets, batch.types if self._typed else None)
@@ -333,27 +373,27 @@ class WindowTokenizer:
 
     # ------------------------------------------------------------ pairs
     def pairs(
-        self, pairs: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None, document_tokens: int | None = None
+        self, pairs: Iterable[Any], reading: Reading, cuts: Cuts, cancel: _core.Cancel | None = None, document_tokens: int | None = None
     ) -> Iterator[Tokens]:
-        """Yields the tokens of an iterable of pairs, or of texts, window by window. document_tokens: the number of tokens to which the
-        second text of each pair is cut before the pair is tokenized."""
+        """Yields the tokens of an iterable of pairs, or of texts, window by window. The prompt stands before the first text of
+        each pair. document_tokens: the number of tokens to which the second text of each pair is cut before the pair is tokenized."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
             for window in windows(pairs, _characters):
-                yield sum(map(_characters, window)), functools.partial(self._window_of_pairs, window, first, cuts, document_tokens)
+                yield sum(map(_characters, window)), functools.partial(self._window_of_pairs, window, first, reading, cuts, document_tokens)
                 first += len(window)
 
         return ahead(jobs(), cancel)
 
-    def _window_of_pairs(self, window: list[Any], first: int, cuts: Cuts, document_tokens: int | None) -> Tokens:
-        if all(isinstance(text, str) for text in window) and self._render is None:
-            return self.window(window, first, "", cuts)
+    def _window_of_pairs(self, window: list[Any], first: int, reading: Reading, cuts: Cuts, document_tokens: int | None) -> Tokens:
+        if all(isinstance(text, str) for text in window) and not self._config.score_ids:
+            return self.window(window, first, reading, cuts)
         pairs = self._checked_pairs(window, first)
         if document_tokens is None:
-            return cuts.keep(self._pairs(pairs, first, cuts))
+            return cuts.keep(self._pairs(pairs, reading, first, cuts))
         pairs, lost = self._shortened(pairs, document_tokens)
-        tokens = self._pairs(pairs, first, cuts)
+        tokens = self._pairs(pairs, reading, first, cuts)
         return cuts.keep(replace(tokens, cut=lost if tokens.cut is None else lost + tokens.cut))
 
     def _checked_pairs(self, window: list[Any], first: int) -> list[Pair]:
@@ -386,30 +426,34 @@ class WindowTokenizer:
         lost = np.array([short[document][1] for _, document in pairs], np.int32)
         return [(query, short[document][0]) for query, document in pairs], lost
 
-    def _pairs(self, pairs: list[Pair], first: int, cuts: Cuts) -> Tokens:
+    def _pairs(self, pairs: list[Pair], reading: Reading, first: int, cuts: Cuts) -> Tokens:
         if self._render is not None:
-            return self.rendered(self._render, pairs, first, cuts)
-        return self._checked(self._tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
+            return self.rendered(self._render, pairs, reading, first, cuts)
+        pairs = [(reading.prompt + query, document) for query, document in pairs] if reading.prompt else pairs
+        return self._checked(self._tokenizer.encode_pairs(pairs, self.max_tokens, reading.parse_special), first, cuts)
 
-    def rendered(self, render: Render, pairs: Sequence[Pair], first: int, cuts: Cuts) -> Tokens:
-        """Returns the tokens of pairs, rendered by a causal reranker's template. If a pair is too long, the end of its document is cut off,
-        and the template's text after the document remains."""
-        rows = [render(query, document) for query, document in pairs]
+    def rendered(self, render: Render, items: Sequence[Sequence[str]], reading: Reading, first: int, cuts: Cuts) -> Tokens:
+        """Returns the tokens of texts or pairs that the chat template writes. If an item is too long, the end of its last text is cut off,
+        and the template's text after it remains."""
+        rows = [render(item, reading.prompt, bool(reading.parse_special)) for item in items]
         lengths = np.array([len(row) for row in rows])
         if long := cuts.see(lengths, first):
-            tail = self._template_tail(render)
+            tail = self._template_tail(render, len(items[0]), reading.prompt)
             keep = max(0, self.max_tokens - len(tail))
             rows = [row if len(row) <= self.max_tokens else np.concatenate([row[:keep], tail])[-self.max_tokens :] for row in rows]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         cut = (lengths - np.diff(offsets)).astype(np.int32) if long else None
         return Tokens(np.concatenate(rows).astype(np.int32), offsets, None, cut=cut)
 
-    def _template_tail(self, render: Render) -> Int32:
-        """Returns the ids that follow the document in a rendered pair. They are the longest common suffix of the ids of two pairs with
-        different documents."""
-        if self._suffix is None:
-            a, b = (render("a", text)[::-1] for text in ("x", "0"))
+    def _template_tail(self, render: Render, count: int, prompt: str) -> Int32:
+        """Returns the ids that follow the last text in a rendered item of `count` texts. They are the longest common suffix of the ids of
+        two items with different texts, the ones with which sentence-transformers finds it."""
+        key = count, prompt
+        if key not in self._tails:
+            a, b = (render([text] * count, prompt, False)[::-1] for text in ("0", "1 2 3 4"))
             same = min(len(a), len(b))
             differ = np.flatnonzero(a[:same] != b[:same])
-            self._suffix = a[: int(differ[0]) if differ.size else same][::-1]
-        return self._suffix
+            if len(self._tails) >= MOST_TAILS:
+                self._tails.clear()
+            self._tails[key] = a[: int(differ[0]) if differ.size else same][::-1]
+        return self._tails[key]

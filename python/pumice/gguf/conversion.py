@@ -150,6 +150,11 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
     layout = read_layout(path)
     if layout.static or layout.routes:
         raise UnsupportedModelError(f"{shown_path(path)} is a table of vectors or has several models (routes), which has no GGUF form")
+    if layout.config.messages is not None and not layout.config.score_ids:
+        raise UnsupportedModelError(
+            f"{shown_path(path)}: its chat template writes each text that is encoded (sentence_bert_config.json), which GGUF cannot say: "
+            f"vectors would be others. load() reads the folder"
+        )
     file = _core.open_file(str(layout.source))
     if file.kind == "gguf":
         raise ValueError(f"{shown_path(path)} is a GGUF file already; quantize() changes its formats")

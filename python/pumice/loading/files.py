@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,12 +75,16 @@ def files_of(source: str) -> Iterator[Path]:
         yield from gguf_parts(path)
 
 
-def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer, passed: bool = False) -> list[str]:
+def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer, passed: bool = False, adapted: bool = False) -> list[str]:
     """Returns a text for each part of the model that the file lacks ("lacks ...") or that pumice does not run ("has ..."). Each such part
     makes the results differ from those of the original model.
 
-    passed: whether the tokenizer is the one that the caller passed to load(tokenizer=)."""
+    passed: whether the tokenizer is the one that the caller passed to load(tokenizer=).  adapted: whether adapters are added."""
     found = [str(what) for what in engine.placement().get("incomplete") or ()]
+    path = Path(file.path)
+    beside = (path if path.is_dir() else path.parent) / "adapter_config.json"
+    if file.kind != "gguf" and not adapted and os.path.lexists(beside):
+        found.append("has an adapter beside its weights (adapter_config.json), which is not added: lora= with this folder adds it")
     rows = int(engine.info["vocab_size"])
     if passed and tokenizer.vocab_size < LEAST_VOCABULARY * rows:
         found.append(

@@ -21,7 +21,7 @@ from ..encode.encoding import Encoder
 from ..encode.engine import Engine
 from ..encode.sentence_config import SentenceConfig
 from ..encode.static import StaticEngine
-from ..errors import DeviceLostError, FallbackWarning, UnsupportedTaskError
+from ..errors import ChatTemplateError, DeviceLostError, FallbackWarning, UnsupportedTaskError
 from ..generate.generator import Generator
 from ..generate.settings import ModelSettings
 from ..loading.files import has_types, incomplete_parts, labels_of
@@ -93,8 +93,12 @@ class ModelBase:
         self.path = path
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._closed = False
+        self._written_roles: set[tuple[str, ...]] = set()  # roles of messages that the chat template is known to write
         self._notes = tuple(notes)
-        self._incomplete = incomplete_parts(file, engine, tokenizer, options["tokenizer"] is not None)
+        self._incomplete = [
+            *incomplete_parts(file, engine, tokenizer, options["tokenizer"] is not None, bool(options["lora"])),
+            *config.notes,
+        ]
         self._encoder = self._make_encoder(engine)
         self._routes: dict[str, Any] = {}  # name of the route -> Model
         self._default_route: str | None = None
@@ -121,21 +125,43 @@ class ModelBase:
         }
 
     def _make_encoder(self, engine: Engine) -> Encoder:
-        # The keys of config.json in which sentence-transformers' CrossEncoder stores its activation: the first since version 4, the second
-        # in earlier versions. A dot leads to a nested value.
+        # The activation stands in config_sentence_transformers.json, or in config.json: at the first key since version 4 of
+        # sentence-transformers' CrossEncoder, at the second one in earlier versions. A dot leads to a nested value.
         keys = ("sentence_transformers.activation_fn", "sbert_ce_default_activation_function")
-        named = (*map(self._file.get, keys), self._config.activation)
+        named = (self._config.activation, *map(self._file.get, keys))
         activation = next((name for name in named if isinstance(name, str)), None)
-        render = self._pair_ids if self._config.score_ids else None
+        render = None if self._config.messages is None else self._message_ids
         return Encoder(engine, self._tokenizer, self._config, activation, has_types(self._file), render)
 
-    def _pair_ids(self, query: str, document: str) -> Int32:
-        """Returns the ids of a (query, document) pair, rendered by a causal reranker's chat template. The template has the roles "query"
-        and "document", and "system" for the model's default prompt."""
-        prompt = self._config.prompts.get(self._config.default_prompt or "", "")
-        messages = [{"role": "system", "content": prompt}] if prompt else []
-        messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
-        return self._chats.rendered(messages, {}, parse_special=False)[1]
+    def _message_ids(self, texts: Sequence[str], prompt: str, parse_special: bool = False) -> Int32:
+        """Returns the ids of one text, or of a pair of query and document, as the chat template writes them. A text is the message of a
+        user; the texts of a pair have the roles "query" and "document"; a prompt is the message of a system before them.
+
+        parse_special: as in Tokenizer.encode().
+
+        Raises ChatTemplateError if the template does not write messages of these roles."""
+        roles = ("user",) if len(texts) == 1 else ("query", "document")
+        if roles not in self._written_roles:
+            plain = [*zip(roles, "ab", strict=False)]
+            for i, role in enumerate(roles):
+                other = [*plain[:i], (role, "0 1 2 3"), *plain[i + 1 :]]
+                if np.array_equal(self._rendered(plain), self._rendered(other)):
+                    raise ChatTemplateError(
+                        f"the model's files say that its chat template writes each text, and the template leaves out messages of the role "
+                        f'"{role}". load(chat_template=) takes another template'
+                    )
+            self._written_roles.add(roles)
+        return self._rendered([*([("system", prompt)] if prompt else []), *zip(roles, texts, strict=True)], parse_special)
+
+    def _rendered(self, said: Sequence[tuple[str, str]], parse_special: bool = False) -> Int32:
+        """Returns the ids of messages, each a pair of role and text, as the settings of the files have the chat template write them."""
+        how = self._config.messages
+        assert how is not None
+        template, kind = self._chats.template().source, str(self._file.get("model_type"))
+        variables = dict(how.variables)
+        answered = bool(variables.pop("add_generation_prompt", False))
+        messages = [{"role": role, "content": how.content(text, template, kind)} for role, text in said]
+        return self._chats.rendered(messages, variables, parse_special, answered=answered)[1]
 
     @property
     def info(self) -> dict[str, Any]:

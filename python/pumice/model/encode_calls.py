@@ -52,6 +52,9 @@ class EncodeCalls(ModelBase):
         out: a float32 array of the result's shape, which is filled and returned. It may be a memmap.
         details: True returns an Encoded, which has the vectors, and for each text how many tokens it has and how many were cut off. No
             warning is issued then.
+        parse_special: whether control tokens that the texts spell ("[SEP]", "<|im_end|>") are control tokens. False makes them plain text,
+            which is right for texts of strangers. None means what the tokenizer's files say (split_special_tokens; mostly they are control
+            tokens), or False if a chat template writes the texts.
 
         Raises UnsupportedTaskError, and TypeError or ValueError, whose message names the argument or the text. A KeyboardInterrupt has the
         rows done so far as .partial.

@@ -28,9 +28,12 @@ class LabelCalls(ModelBase):
         *,
         activation: Literal["none", "sigmoid", "softmax", "tanh"] | None = None,
         output: Literal["scores", "labels"] = "scores",
+        prompt: str | None = None,
+        prompt_name: str | None = None,
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
         details: bool = False,
+        parse_special: bool | None = None,
     ) -> Any:
         """Returns a classifier's scores of (query, document) pairs or of single texts: float32 (n,), or (n, labels) if it has several
         labels.
@@ -42,10 +45,13 @@ class LabelCalls(ModelBase):
         output: "scores" returns numbers. "labels" returns a Prediction for each text, with the name of the most likely label (of
             info["labels"]) and probabilities. The probabilities are computed by `activation`. If it is None, they are a softmax over
             several labels, or a sigmoid of each label if there is only one or if config.json sets multi_label_classification.
+        prompt, prompt_name: a text that is prepended to the first text of each pair, or to each text, or the name of one of the model's
+            prompts. None means the model's default prompt, if it has one. A chat template gets it as the message of a system.
         truncate: True cuts texts that are too long, with one TruncationWarning. "error" raises ContextLengthError.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
         details: True returns a Predicted, which has the scores, and for each pair how many tokens it has and how many were cut off. No
             warning is issued then.
+        parse_special: as in encode().
 
         Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError."""
         self._need("classify", "predict()")
@@ -58,7 +64,9 @@ class LabelCalls(ModelBase):
             several = len(self._info["labels"]) > 1 and self._file.get("problem_type") != "multi_label_classification"
             activation = "softmax" if several else "sigmoid"
         with argument("pairs"):
-            scores, cuts = self._encoder.classify(items, truncate, show_progress_bar, activation, details)
+            reading = prompt, prompt_name, parse_special
+            logits, cuts = self._encoder.classify(items, truncate, show_progress_bar, activation, details, None, *reading)
+        scores = self._encoder.scores(logits, activation)
         result: Any = scores[:, 0] if scores.shape[1] == 1 else scores
         if output == "labels":
             result = [self._prediction(row) for row in scores.tolist()]
@@ -86,6 +94,7 @@ class LabelCalls(ModelBase):
         output: Literal["spans", "tokens"] = "spans",
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
+        parse_special: bool | None = None,
     ) -> Any:
         """Returns the parts of texts that a classifier of tokens labels: a list of LabeledSpan for one string, or a list of such lists for
         an iterable of strings.
@@ -102,6 +111,7 @@ class LabelCalls(ModelBase):
         truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
             ContextLengthError.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
+        parse_special: as in encode().
 
         Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError. A KeyboardInterrupt has the results so far
         as .partial."""
@@ -130,7 +140,7 @@ class LabelCalls(ModelBase):
 
         single = isinstance(texts, str)
         with argument("texts"):
-            found = self._encoder.label_tokens([texts] if single else texts, truncate, show_progress_bar, read)
+            found = self._encoder.label_tokens([texts] if single else texts, truncate, show_progress_bar, read, parse_special)
         return found[0] if single else found
 
     @cached_property
@@ -146,9 +156,13 @@ class LabelCalls(ModelBase):
         top_k: int | None = None,
         *,
         max_document_tokens: int | None = None,
+        activation: Literal["none", "sigmoid", "softmax", "tanh"] | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
         details: bool = False,
+        parse_special: bool | None = None,
     ) -> Any:
         """Returns a list of the documents as RankHit(index, score, document), sorted by a cross-encoder's score for the query, best first.
         Documents with equal scores keep their order.
@@ -158,7 +172,8 @@ class LabelCalls(ModelBase):
         top_k: maximum number of documents to return. None means all.
         max_document_tokens: the end of each document with more tokens is cut off before the pair is made, without a warning. Special tokens
             are not counted. If only some tokens of a character would remain, the whole character is cut off.
-        truncate, show_progress_bar: as in predict(), for the pair.
+        activation, prompt, prompt_name, truncate, show_progress_bar, parse_special: as in predict(), for the pair. The order is that
+            of the logits, whatever the activation.
         details: True returns a Ranked, which has this list, and for each pair how many tokens it has and how many were cut off. No warning
             is issued then.
 
@@ -173,9 +188,11 @@ class LabelCalls(ModelBase):
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
         pairs = [(query, text) for text in texts]
         with argument("documents"):
-            scores, cuts = self._encoder.classify(pairs, truncate, show_progress_bar, None, details, most)
-        if scores.shape[1] != 1:
-            raise UnsupportedTaskError(f"rank() needs one score per pair; this model has {scores.shape[1]} labels. predict() gives them")
-        order = np.argsort(-scores[:, 0], kind="stable")[:limit]
+            reading = prompt, prompt_name, parse_special
+            logits, cuts = self._encoder.classify(pairs, truncate, show_progress_bar, activation, details, most, *reading)
+        if logits.shape[1] != 1:
+            raise UnsupportedTaskError(f"rank() needs one score per pair; this model has {logits.shape[1]} labels. predict() gives them")
+        order = np.argsort(-logits[:, 0], kind="stable")[:limit]  # scores of large logits are equal: 1 is the sigmoid of 21 and of 42
+        scores = self._encoder.scores(logits, activation)
         hits = [RankHit(int(i), float(scores[i, 0]), texts[i]) for i in order]
         return Ranked(hits, *cuts.details()) if details else hits

@@ -357,6 +357,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
         special=special,
         max_length=int(length) if limited else None,  # type: ignore[arg-type]
         truncate_left=config.get("truncation_side") == "left",
+        split_special=config.get("split_special_tokens") is True,
     )
 
 

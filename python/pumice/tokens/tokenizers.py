@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -80,8 +80,14 @@ class Tokenizer:
         max_length: int | None = None,
         truncate_left: bool = False,
         bos_in_chats: bool = False,
+        split_special: bool = False,
     ) -> None:
-        """bos_in_chats: whether the rule that texts begin with the bos token also holds for prompts that a chat template renders."""
+        """bos_in_chats: whether the rule that texts begin with the bos token also holds for prompts that a chat template renders.
+        split_special: whether control tokens that a text spells are plain text, unless a call says otherwise (split_special_tokens in
+        transformers)."""
+        # The number of tokens to which tokenizer.json cuts a text, or None. It holds for tables of vectors alone, because their packages
+        # use tokenizer.json as it is.
+        self.truncation: int | None = backend.truncation["max_length"] if backend.truncation else None
         backend.no_truncation()
         backend.no_padding()
         # Switches off the cache of the tokenizers package, which has no public method for this. In tokenizers 0.23, each thread caches up
@@ -95,6 +101,7 @@ class Tokenizer:
         self.special = dict(special or {})  # role (bos, eos, unk, sep, pad, cls, mask) -> id
         self.max_length = max_length  # maximum length in the tokenizer's own files; the model may accept fewer tokens
         self.truncate_left = truncate_left
+        self.split_special = split_special
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in self.added.items() if token.special)
@@ -121,13 +128,14 @@ class Tokenizer:
 
     # ---- text to ids
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
+    def encode(self, text: str, add_special: bool = True, parse_special: bool | None = None) -> Int32:
         """Returns the ids of a text. parse_special: if False, control tokens that the text spells are tokenized as plain text (for texts
-        from users)."""
+        from users). None means what the tokenizer's files say (split_special)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         with no_panic("tokenising"):
-            ids = ids_of(self.backend, text) if parse_special else self._plain_ids(text)
+            plain = self.split_special if parse_special is None else not parse_special
+            ids = self._plain_ids(text) if plain else ids_of(self.backend, text)
         if add_special:
             before, after = self._single.parts
             ids = [*before, *ids, *after]
@@ -140,7 +148,7 @@ class Tokenizer:
         for text, _ in parts:
             _check_text(text)
         if all(parse for _, parse in parts):
-            return self.encode("".join(text for text, _ in parts), add_special)
+            return self.encode("".join(text for text, _ in parts), add_special, parse_special=True)
         check_memory(TEXT_MEMORY * sum(len(text) for text, _ in parts), "tokenising a text")
         prefix = self._plain[1]
         named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
@@ -160,25 +168,29 @@ class Tokenizer:
             at = start + len(token)
         return "".join([*pieces, text[at:]])
 
-    def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
-        """Returns the ids of many texts. truncate_to: the maximum number of tokens to keep per text, special ones included."""
-        return self._batch(self._bodies(texts), self._single if add_special else _NOTHING, truncate_to)
+    def encode_batch(
+        self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None, parse_special: bool | None = None
+    ) -> TokenBatch:
+        """Returns the ids of many texts. truncate_to: the maximum number of tokens to keep per text, special ones included.  parse_special:
+        as in encode(); None means not split_special."""
+        return self._batch(self._bodies(texts, parse_special), self._single if add_special else _NOTHING, truncate_to)
 
-    def encode_placed(self, texts: Sequence[str], truncate_to: int | None = None) -> TokenBatch:
+    def encode_placed(self, texts: Sequence[str], truncate_to: int | None = None, parse_special: bool | None = None) -> TokenBatch:
         """Like encode_batch(), but also returns the position of each token in its text."""
         texts = self._checked(texts)
+        backend, of = self._reader(parse_special)
         with no_panic("tokenising"):
             if threads.run():
-                encodings = self.backend.encode_batch(texts, add_special_tokens=False)
+                encodings = backend.encode_batch(texts, add_special_tokens=False)
             else:
-                encodings = [self.backend.encode(text, add_special_tokens=False) for text in texts]
+                encodings = [backend.encode(text, add_special_tokens=False) for text in texts]
         layout = self._single
         room = _room(truncate_to, layout.count)
         before, after = ([(-1, -1)] * len(part) for part in layout.parts)
         places: list[tuple[int, int]] = []
         for encoding in encodings:
             places += [*before, *self._cut(encoding.offsets, room), *after]
-        batch = self._batch([encoding.ids for encoding in encodings], layout, truncate_to)
+        batch = self._batch([of(encoding.ids) for encoding in encodings], layout, truncate_to)
         return replace(batch, places=np.array(places, np.int32).reshape(-1, 2))
 
     def _batch(self, bodies: list[list[int]], layout: _Layout, truncate_to: int | None) -> TokenBatch:
@@ -204,8 +216,11 @@ class Tokenizer:
             )
         return TokenBatch(_int32(flat), offsets, types, lengths)
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]], truncate_to: int | None = None) -> TokenBatch:
-        """Returns the ids of pairs of texts, for a cross-encoder. If a pair is too long, the longer text is cut first."""
+    def encode_pairs(
+        self, pairs: Sequence[tuple[str, str]], truncate_to: int | None = None, parse_special: bool | None = None
+    ) -> TokenBatch:
+        """Returns the ids of pairs of texts, for a cross-encoder. If a pair is too long, the longer text is cut first.
+        parse_special: as in encode_batch()."""
         pairs = list(pairs)
         for i, pair in enumerate(pairs):
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -213,7 +228,7 @@ class Tokenizer:
         layout = self._pair
         texts = list(chain.from_iterable(pairs))
         unique = list(dict.fromkeys(texts))  # each text once, because a query is in a pair with each of its documents
-        body_of = dict(zip(unique, self._bodies(unique), strict=True))
+        body_of = dict(zip(unique, self._bodies(unique, parse_special), strict=True))
         bodies = [body_of[text] for text in texts]
         room = _room(truncate_to, layout.count)
         flat: list[int] = []
@@ -332,27 +347,31 @@ class Tokenizer:
         check_memory(TEXT_MEMORY * sum(map(len, texts)), f"tokenising {len(texts)} texts")
         return list(texts)
 
-    def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
+    def _reader(self, parse_special: bool | None) -> tuple[Backend, Callable[[list[int]], list[int]]]:
+        """Returns the backend that tokenizes texts, and a function that turns its ids into those of the model."""
+        if self.split_special if parse_special is None else not parse_special:
+            plain, _, id_of = self._plain
+            return plain, lambda ids: [id_of.get(i, i) for i in ids]
+        return self.backend, lambda ids: ids
+
+    def _bodies(self, texts: Sequence[str], parse_special: bool | None = None) -> list[list[int]]:
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of str, found one str")
         texts = list(texts)
         check_memory(TEXT_MEMORY * sum(len(text) for text in texts if isinstance(text, str)), f"tokenising {len(texts)} texts")
         try:
-            return self._in_whole(texts) if self._words is None else self._by_words(texts, self._words)
+            backend, of = self._reader(parse_special)
+            if backend is not self.backend:
+                return [of(ids) for ids in _ids_of_all(backend, texts)]
+            return _ids_of_all(backend, texts) if self._words is None else self._by_words(texts, self._words)
         except (TypeError, UnicodeError):
             for i, text in enumerate(texts):
                 _check_text(text, f"texts[{i}]")
             raise
 
-    def _in_whole(self, texts: list[str]) -> list[list[int]]:
-        with no_panic("tokenising"):
-            if threads.run():
-                return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
-            return [self.backend.encode(text, add_special_tokens=False).ids for text in texts]
-
     def _by_words(self, texts: list[str], known: dict[str, tuple[int, ...]]) -> list[list[int]]:
         """Tokenizes texts word by word, for tokenizers in which no token contains a space. Each word is tokenized once and then looked up.
-        If all words are known, 10,000 sentences take 0.31 of the time of _in_whole(). If all words are new, they take the same time. Two
+        If all words are known, 10,000 sentences take 0.31 of the time of whole texts. If all words are new, they take the same time. Two
         threads may store the same word, which does no harm, because the ids are equal."""
         words = [str.split(text, " ") for text in texts]
         different = set(chain.from_iterable(words))
@@ -360,7 +379,7 @@ class Tokenizer:
         ids_of = known
         if new:
             ids_of = {word: known[word] for word in different if word in known}
-            spelt = dict(zip(new, map(tuple, self._in_whole(new)), strict=True))
+            spelt = dict(zip(new, map(tuple, _ids_of_all(self.backend, new)), strict=True))
             ids_of.update(spelt)
             kept = {word: ids for word, ids in spelt.items() if len(word) <= WORD}
             if len(known) + len(kept) <= WORDS:
@@ -415,6 +434,14 @@ def _offsets(lengths: Int64) -> Int64:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _ids_of_all(backend: Backend, texts: list[str]) -> list[list[int]]:
+    """Returns the ids of texts, without special tokens around them."""
+    with no_panic("tokenising"):
+        if threads.run():
+            return [e.ids for e in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        return [backend.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 def _room(truncate_to: int | None, special: int) -> int | None:

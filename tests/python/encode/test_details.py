@@ -169,7 +169,7 @@ def test_rank_and_predict(name: str, tmp_path: Path) -> None:
 def _pair_ids(model: Any, pairs: list[tuple[str, str]]) -> list[Any]:
     """Returns the ids of pairs that are not cut."""
     if model._config.score_ids:
-        return [model._pair_ids(*pair) for pair in pairs]
+        return [model._message_ids(pair, "rate") for pair in pairs]
     batch = model._tokenizer.encode_pairs(pairs)
     return np.split(batch.ids, batch.offsets[1:-1])
 

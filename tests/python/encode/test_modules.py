@@ -3,11 +3,14 @@ refused."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import module_models
@@ -15,9 +18,12 @@ import numpy as np
 import pytest
 import random_models
 from module_models import PAIRS, TEXTS, golden, make_folder
+from paths import ROOT
 
 import pumice
-from pumice.encode.windows import Cuts
+from pumice.encode.known_keys import KNOWN
+from pumice.encode.sentence_config import KNOWN_MODULES
+from pumice.encode.windows import Cuts, Reading
 
 LIMIT = 2e-4
 
@@ -32,7 +38,20 @@ def cut_silently(call: Callable[[], Any]) -> Any:
         return call()
 
 
-EMBEDDERS = ["dense", "poolings", "residual", "static", "model2vec", "model2vec_mapped", "prompt", "decoder", "clip"]
+MESSAGES = ["messages", "messages_in_parts"]
+EMBEDDERS = [
+    *MESSAGES,
+    "dense",
+    "poolings",
+    "residual",
+    "static",
+    "model2vec",
+    "model2vec_mapped",
+    "model2vec_short",
+    "prompt",
+    "decoder",
+    "clip",
+]
 LATE = ["late", "late_attended", "pylate"]
 
 
@@ -40,7 +59,7 @@ LATE = ["late", "late_attended", "pylate"]
 def test_vectors_equal_their_packages(name: str, tmp_path: Path) -> None:
     wanted = golden(name)["vectors"]
     with loaded(name, tmp_path) as model:
-        assert model.info["vector_size"] == wanted.shape[1]
+        assert cut_silently(lambda: model.encode("a")).shape == wanted.shape[1:]
         together = cut_silently(lambda: model.encode(TEXTS))
         assert np.abs(together - wanted).max() <= LIMIT
         alone = [cut_silently(lambda text=text: model.encode(text)) for text in TEXTS]
@@ -53,15 +72,260 @@ def test_vectors_equal_their_packages(name: str, tmp_path: Path) -> None:
 
 
 def test_a_decoder_encodes_as_it_is_told_to_pool(tmp_path: Path) -> None:
-    with loaded("logit_score", tmp_path) as model:  # without pooling=: the last row, because only it has seen the whole text
+    folder = make_folder("logit_score", tmp_path)
+    as_text = {"text": {"method": "forward", "method_output_name": "logits"}}  # texts without the chat template
+    edit(folder, "sentence_bert_config.json", modality_config=as_text)
+    with pumice.load(
+        folder, device="cpu", compute="float32"
+    ) as model:  # without pooling=: the last row, because only it has seen the whole text
         last = model.hidden_states("one two", layers=-1)[-1]
         np.testing.assert_allclose(model.encode("one two", prompt="", normalize=False), last, atol=1e-5)
-    with loaded("logit_score", tmp_path, pooling=["last", "mean"]) as model:
+    with pumice.load(folder, device="cpu", compute="float32", pooling=["last", "mean"]) as model:
         assert model.info["tasks"] == ["encode", "generate", "classify"]
         rows = model.hidden_states("one two three", layers=-1)
         wanted = np.concatenate([rows[-1], rows.mean(axis=0)])
         np.testing.assert_allclose(model.encode("one two three", prompt=""), wanted, atol=1e-5)
         assert len(model.generate("one two", max_new_tokens=3, temperature=0).ids) <= 3
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_the_chat_template_writes_each_text(name: str, tmp_path: Path) -> None:
+    """A prompt is the message of a system. A text that is too long loses its end, and the template's text behind it stays."""
+    wanted = golden(name)
+    with loaded(name, tmp_path) as model:
+        for role, encode in (("query", model.encode_query), ("document", model.encode_document)):
+            rows = cut_silently(lambda encode=encode: encode(TEXTS))
+            assert np.abs(rows - wanted[role]).max() <= LIMIT, role
+            np.testing.assert_array_equal(asyncio.run(together(model, role)), rows)
+        if name == "messages_in_parts":
+            assert np.abs(cut_silently(lambda: model.encode(TEXTS, truncate_dim=32))[:, :24] - wanted["vectors"]).max() <= LIMIT
+            assert model.info["max_tokens"] == 20
+
+
+async def together(model: pumice.Model, role: str) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pumice.TruncationWarning)
+        return await (model.aencode_query if role == "query" else model.aencode_document)(TEXTS)
+
+
+def test_a_template_without_the_role_of_a_text_is_an_error(tmp_path: Path) -> None:
+    folder = make_folder("messages", tmp_path)
+    (folder / "chat_template.jinja").write_text("{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %} no")
+    with (
+        pumice.load(folder, device="cpu") as model,
+        pytest.raises(pumice.ChatTemplateError, match='leaves out messages of the role "user"'),
+    ):
+        model.encode("one")
+
+
+def test_a_prompt_stands_before_the_first_text_of_a_pair(tmp_path: Path) -> None:
+    with loaded("prompted", tmp_path) as model:
+        scores = cut_silently(lambda: model.predict(PAIRS))
+        assert np.abs(scores - golden("prompted")["scores"]).max() <= LIMIT
+        written = cut_silently(lambda: model.predict([("one two " + query, document) for query, document in PAIRS], prompt=""))
+        np.testing.assert_array_equal(cut_silently(lambda: model.predict(PAIRS, prompt_name="ask")), written)
+        np.testing.assert_array_equal(cut_silently(lambda: model.predict(PAIRS, prompt="one two ")), written)
+        query, document = PAIRS[0]
+        assert model.rank(query, [document])[0].score == pytest.approx(float(scores[0]), abs=1e-6)
+        assert model.rank(query, [document], prompt="", activation="none")[0].score != pytest.approx(float(scores[0]), abs=1e-3)
+        with pytest.raises(ValueError, match="prompt_name='x' is not a prompt"):
+            model.predict(PAIRS, prompt_name="x")
+
+
+def test_the_activation_of_a_saved_classifier(tmp_path: Path) -> None:
+    """config_sentence_transformers.json comes first: a folder that was saved again has the first activation still in its config.json."""
+    folder = make_folder("tanh", tmp_path)
+    with pumice.load(folder, device="cpu", compute="float32") as model:
+        raw = cut_silently(lambda: model.predict(PAIRS, activation="none"))
+    sigmoid = "torch.nn.modules.activation.Sigmoid"
+    for key, value in (("sentence_transformers", {"activation_fn": "torch.nn.modules.linear.Identity"}), ("sentence_transformers", ...)):
+        edit(folder, "config.json", **{key: value, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"})
+        edit(folder, "config_sentence_transformers.json", activation_fn=sigmoid)
+        with pumice.load(folder, device="cpu", compute="float32") as model:
+            np.testing.assert_allclose(cut_silently(lambda m=model: m.predict(PAIRS)), 1 / (1 + np.exp(-raw)), atol=1e-6)
+        edit(folder, "config_sentence_transformers.json", activation_fn=...)
+        with pumice.load(folder, device="cpu", compute="float32") as model:
+            np.testing.assert_allclose(cut_silently(lambda m=model: m.predict(PAIRS)), raw, atol=1e-6)
+
+
+def test_the_order_is_that_of_the_logits(tmp_path: Path) -> None:
+    """The sigmoid of each of these logits is 1 in float32."""
+    with loaded("tanh", tmp_path) as model:
+        documents = [document for _, document in PAIRS]
+        logits = np.array([[40.0], [21.0], [30.0], [25.0]], np.float32)
+        model._encoder._engine = SimpleNamespace(info=model._core.info, classify=lambda *_: logits)
+        hits = cut_silently(lambda: model.rank("a", documents, activation="sigmoid"))
+        assert [hit.index for hit in hits] == [0, 2, 3, 1]
+        assert {hit.score for hit in hits} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"processing_kwargs": {"text": {"max_length": 9}}}, 9),
+        ({"processing_kwargs": {"common": {"max_length": 9}}}, 9),
+        ({"processing_kwargs": {"common": {"max_length": 12}, "text": {"max_length": 9}}, "max_seq_length": 7}, 9),
+        ({"tokenizer_args": {"model_max_length": 9}, "max_seq_length": 7}, 9),
+        ({"processor_kwargs": {"model_max_length": 9}}, 9),
+        ({"max_seq_length": 7}, 7),
+        ({}, 48),
+    ],
+)
+@pytest.mark.parametrize("file", ["sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlnet_config.json"])
+def test_the_length_stands_in_one_of_several_places(values: dict[str, Any], found: int, file: str, tmp_path: Path) -> None:
+    folder = make_folder("dense", tmp_path)
+    (folder / "sentence_bert_config.json").unlink()
+    (folder / file).write_text(json.dumps(values))
+    assert pumice.encode.sentence_config.read_layout(folder).config.max_seq_length == found
+
+
+def test_a_table_of_vectors_is_cut_as_its_package_cuts(tmp_path: Path) -> None:
+    """model2vec cuts by max_length of config.json, to characters first; sentence-transformers by the truncation in tokenizer.json."""
+    with loaded("model2vec_short", tmp_path) as model:
+        assert model.info["max_tokens"] == 4
+        with pytest.warns(pumice.TruncationWarning, match="of 1 texts were cut to the model's 4 tokens; the longest has 10"):
+            model.encode("one two three four five six seven eight nine ten")
+        long = "passage passage passage passage"  # 4 tokens, and more characters than 4 times the median length of a token
+        with pytest.raises(pumice.ContextLengthError, match="this model takes 4"):
+            model.encode(long, truncate="error")
+    folder = make_folder("model2vec_short", tmp_path / "whole")
+    edit(folder, "config.json", max_length=None)
+    with pumice.load(folder, device="cpu") as model:
+        assert model.info["max_tokens"] > 1 << 20
+    edit(folder, "config.json", max_length=0)
+    with pytest.raises(pumice.ModelFormatError, match="max_length is 0"):
+        pumice.load(folder, device="cpu")
+    folder = make_folder("static", tmp_path / "static")
+    with pumice.load(folder, device="cpu") as model:
+        wanted = model.encode("one two three")
+    (file,) = folder.rglob("tokenizer.json")
+    cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncation": cut}))
+    with pumice.load(folder, device="cpu") as model:
+        np.testing.assert_array_equal(cut_silently(lambda: model.encode("one two three four five")), wanted)
+
+
+@pytest.mark.parametrize(("split", "given", "plain"), [(False, None, False), (True, None, True), (False, False, True), (True, True, False)])
+def test_control_tokens_that_texts_spell(split: bool, given: bool | None, plain: bool, tmp_path: Path) -> None:
+    """split_special_tokens of tokenizer_config.json makes them plain text, and so does parse_special=False."""
+    text = "a stone [SEP] one [MASK] two"
+    folder = make_folder("dense", tmp_path)
+    edit(folder, "tokenizer_config.json", split_special_tokens=split)
+    with pumice.load(folder, device="cpu") as model:
+        lengths = [
+            model.encode(text, parse_special=given, details=True).tokens,
+            *model.encode([text], parse_special=given, details=True).tokens,
+        ]
+        assert lengths == [14 if plain else 8] * 2  # as transformers counts them
+        assert model.count_tokens(text) == (14 if split else 8)
+        assert (len(model.encode(text, parse_special=given, output="tokens")) > 9) is plain
+    folder = make_folder("tanh", tmp_path / "classifier")
+    edit(folder, "tokenizer_config.json", split_special_tokens=split)
+    with pumice.load(folder, device="cpu") as model:
+        pair = model.predict([(text, text)], parse_special=given, details=True).tokens[0]
+        one = model.predict([text], parse_special=given, details=True).tokens[0]
+        assert one == lengths[0]
+        assert pair == 2 * (one - 2) + 3
+        assert model.rank(text, [text], parse_special=given, details=True).tokens[0] == pair
+
+
+def test_an_adapter_beside_whole_weights_is_named(tmp_path: Path) -> None:
+    folder = make_folder("dense", tmp_path)
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.warns(pumice.IncompleteModelWarning, match="has an adapter beside its weights .*lora= with this folder"):
+        pumice.load(folder, device="cpu").close()
+
+
+AS_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+REFUSED = [
+    ({"modality_config": {"text": {**AS_TEXT, "method_output_name": "pooler_output"}}}, "output 'pooler_output'"),
+    ({"modality_config": {"text": {**AS_TEXT, "method_output_name": ["hidden_states", -2]}}}, "output \\['hidden_states', -2\\]"),
+    ({"modality_config": {"text": {"method": "get_text_features", "method_output_name": "pooler_output"}}}, "'get_text_features'"),
+    ({"modality_config": {"image": AS_TEXT}}, "'image', and no text"),
+    ({"modality_config": {"message": {**AS_TEXT, "format": "odd"}}}, "format of messages 'odd'"),
+    ({"modality_config": {"text": AS_TEXT}, "module_output_name": "sentence_embedding"}, "as 'sentence_embedding'"),
+    ({"modality_config": {"message": AS_TEXT}, "do_lower_case": True}, "do_lower_case with texts in the form of messages"),
+    ({"modality_config": {"message": AS_TEXT}, "query_length": 8}, "lengths or expansions of queries"),
+    ({"transformer_task": "any-to-any"}, "transformer_task 'any-to-any'"),
+    ({"processing_kwargs": {"text": {"truncation": "only_second"}}}, "text.truncation 'only_second'"),
+    ({"processing_kwargs": {"chat_template": {"restore_suffix": False}}}, "restore_suffix False"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED)
+def test_what_changes_vectors_is_refused_by_name(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = make_folder("dense", tmp_path)
+    edit(folder, "sentence_bert_config.json", **{"modality_config": ..., "module_output_name": ..., **values})
+    with pytest.raises(pumice.UnsupportedModelError, match=message):
+        pumice.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ({"processing_kwargs": {"text": {"max_length": 0}}}, "max_length is 0"),
+        ({"processing_kwargs": {"text": []}}, "text is \\[\\], not dict"),
+        ({"processing_kwargs": 3}, "processing_kwargs is 3, not dict"),
+        ({"tokenizer_args": {"model_max_length": "x"}}, "model_max_length is 'x'"),
+        ({"modality_config": "text"}, "modality_config is 'text'"),
+        ({"transformer_task": 1}, "transformer_task is 1"),
+    ],
+)
+def test_settings_of_a_wrong_type(values: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    folder = make_folder("dense", tmp_path)
+    edit(folder, "sentence_bert_config.json", **values)
+    with pytest.raises(pumice.ModelFormatError, match=kind):
+        pumice.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "named"),
+    [
+        ("sentence_bert_config.json", {"odd": 1}, "'odd'"),
+        ("sentence_bert_config.json", {"tokenizer_args": {"add_eos": True}}, "'tokenizer_args.add_eos'"),
+        ("sentence_bert_config.json", {"config_kwargs": {"num_hidden_layers": 1}}, "'config_kwargs.num_hidden_layers'"),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"stride": 2}}}, "'processing_kwargs.text.stride'"),
+        ("sentence_bert_config.json", {"tokenizer_name_or_path": "other/model"}, "'tokenizer_name_or_path'"),
+        ("config_sentence_transformers.json", {"odd": 1, "even": 2}, "'odd', 'even'"),
+        ("1_Pooling/config.json", {"odd": 1}, "'odd'"),
+        ("2_Dense/config.json", {"odd": 1}, "'odd'"),
+    ],
+)
+def test_an_unknown_key_is_named(file: str, values: dict[str, Any], named: str, tmp_path: Path) -> None:
+    folder = make_folder("dense", tmp_path)
+    edit(folder, file, **values)
+    with pytest.warns(pumice.IncompleteModelWarning, match=rf"{Path(file).name}.*\({named}\): results may differ") as said:
+        pumice.load(folder, device="cpu").close()
+    assert len(said) == 1
+
+
+def test_every_key_of_sentence_transformers_is_known() -> None:
+    """The classes that a folder names in modules.json, in the source of the package: their `config_keys`."""
+    (wheel,) = (ROOT / "build" / "suites").glob("sentence_transformers-*.whl")
+    found: dict[str, set[str]] = {}
+    with zipfile.ZipFile(wheel) as package:
+        for name in package.namelist():
+            if "/modules/" in name and name.endswith(".py"):
+                for node in ast.walk(ast.parse(package.read(name))):
+                    for keys in [each for each in node.body if keys_of(each) is not None] if isinstance(node, ast.ClassDef) else ():
+                        found[node.name] = {str(key) for key in keys_of(keys) or ()}
+    assert len(found) >= 18, sorted(found)
+    not_run = {"LSTM", "CNN", "BoW", "WordEmbeddings", "WordWeights", "WeightedLayerPooling", "SparseAutoEncoder", "Module"}
+    not_run |= {name for name in found if "TokenPooling" in name}  # fewer vectors for a document: not read by this version
+    for name in found.keys() - not_run:
+        known = KNOWN[name]
+        parameters = {"route_mappings"} if name == "Router" else set()  # at `parameters` of router_config.json
+        assert not found[name] - known.read - known.idle - parameters, name
+    assert not not_run & KNOWN.keys()
+    assert not (not_run - {"Module"}) & set(KNOWN_MODULES)  # a folder with one of them is refused
+
+
+def keys_of(node: ast.stmt) -> list[str] | None:
+    """Returns the value of `config_keys` if the statement sets it, else None."""
+    target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+    if not isinstance(target, ast.Name) or target.id != "config_keys" or getattr(node, "value", None) is None:
+        return None
+    return list(ast.literal_eval(node.value))  # type: ignore[attr-defined]
 
 
 def test_the_prompt_stays_out_of_the_pool(tmp_path: Path) -> None:
@@ -252,17 +516,13 @@ def test_a_causal_reranker_reads_two_logits(tmp_path: Path) -> None:
         ]
         assert len(short) >= 3
         for i in short:
-            assert model._pair_ids(*PAIRS[i]).tolist() == wanted["ids"][wanted["offsets"][i] : wanted["offsets"][i + 1]].tolist()
+            assert model._message_ids(PAIRS[i], "rate").tolist() == wanted["ids"][wanted["offsets"][i] : wanted["offsets"][i + 1]].tolist()
         with pytest.warns(pumice.TruncationWarning, match=r"1 of 4 pairs were cut"):
             scores = model.predict(PAIRS)
         assert np.abs(scores - wanted["scores"])[short].max() <= LIMIT
-        # Of the pair that is cut, only the first 45 and the last 2 ids are compared. sentence-transformers reserves one token more for the
-        # text after the document, because it counts a marker that this vocabulary lacks.
         (cut,) = {*range(4)} - {*short}
-        ids = model._encoder._windows.rendered(model._pair_ids, [PAIRS[cut]], 0, Cuts(48, True)).ids
-        assert len(ids) == 48
-        assert ids[:45].tolist() == wanted["ids"][wanted["offsets"][cut] :][:45].tolist()
-        assert ids[-2:].tolist() == wanted["ids"][: wanted["offsets"][cut + 1]][-2:].tolist()
+        ids = model._encoder._windows.rendered(model._message_ids, [PAIRS[cut]], Reading("rate"), 0, Cuts(48, True)).ids
+        assert ids.tolist() == wanted["ids"][wanted["offsets"][cut] :][:48].tolist()
         hits = cut_silently(lambda: model.rank("a stone", [document for _, document in PAIRS]))
         assert sorted(hit.index for hit in hits) == [0, 1, 2, 3]
 
@@ -414,7 +674,7 @@ def test_a_module_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
 
 def test_every_golden_is_small_and_used() -> None:
     sparse = {"splade", "splade_logs", "splade_router"}  # test_sparse.py
-    used = {*EMBEDDERS, *LATE, *sparse, "colbert", "router", "labels", "tanh", "logit_score"}
+    used = {*EMBEDDERS, *LATE, *sparse, "colbert", "router", "labels", "tanh", "prompted", "logit_score"}
     assert used == set(module_models.names())
     for path in module_models.GOLDENS.iterdir():
         assert path.stat().st_size <= 40 << 10, path

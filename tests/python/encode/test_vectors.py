@@ -73,8 +73,15 @@ def test_bytes_with_their_ranges_find_what_floats_find(precision: str) -> None:
         assert recall >= 0.9
     np.testing.assert_array_equal(pumice.quantize_vectors(CORPUS, precision), packed)
     np.testing.assert_array_equal(pumice.quantize_vectors(CORPUS[:1], precision, ranges), packed[:1])
-    with pytest.raises(ValueError, match=r"vectors has shape \(24,\)"):
+    np.testing.assert_array_equal(pumice.quantize_vectors(CORPUS[0], precision, ranges), packed[0])
+    texts = [CORPUS[:3], CORPUS[3:3], CORPUS[3:]]  # vectors of tokens
+    found = pumice.quantize_vectors(texts, precision)
+    assert [len(rows) for rows in found] == [3, 0, len(CORPUS) - 3]
+    np.testing.assert_array_equal(np.concatenate(found), packed)
+    with pytest.raises(ValueError, match="one text has none"):
         pumice.quantize_vectors(CORPUS[0], precision)
+    with pytest.raises(ValueError, match=r"vectors has shape \(1, 1, 24\)"):
+        pumice.quantize_vectors(CORPUS[None, :1], precision)
     far = quantize_rows(100 * CORPUS, precision, ranges).astype(np.int32)
     assert {far.min(), far.max()} == ({-128, 127} if precision == "int8" else {0, 255})
 

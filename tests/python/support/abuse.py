@@ -209,6 +209,7 @@ RIGHT: dict[str, Right] = {
     "add_special": BOOL, "skip_special": BOOL, "Grammar.choices.texts": one_of(["a", "b"], ("ab",)),
     "perplexity.texts": one_of("a b c d e f g h", ["a b c d", "e f g"]), "quantize.texts": one_of(None, ["a b c"] * 3, [[3, 4, 5]] * 3),
     # encode()
+    **dict.fromkeys(("predict.prompt", "rank.prompt"), one_of(None, "a ", "")),
     **dict.fromkeys(("encode.prompt", "prompt_name"), one_of(None, None, None, "query")), "batch_size": one_of(None, 1, 7),
     "token_budget": one_of(None, 1, 64), "normalize": one_of(None, True, False), "truncate_dim": one_of(None, 2, 8),
     "precision": one_of("float32", "int8", "binary"), "precision_ranges": NOTHING,
