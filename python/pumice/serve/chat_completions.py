@@ -11,8 +11,9 @@ from ..generate.answers import ToolCall
 from ..generate.generation import Chunk
 from ..model.model import Model
 from .calls import dumped
-from .conversations import Answering, Asked, Named, chosen, finish_of, grammar_of, openai_tools, response_format_of
-from .custom_tools import INPUT, ArrivingInput, as_function_call, has_grammar, input_of
+from .client_tools import Tools
+from .conversations import Answering, Asked, finish_of, grammar_of, response_format_of
+from .custom_tools import INPUT, ArrivingInput, as_function_call, input_of
 from .dialects import Dialect, conversation
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
@@ -96,10 +97,10 @@ def fields(settings: Settings) -> Fields:
 
 def asked_of(read: Read) -> Asked:
     """Converts a checked body to an Asked."""
-    left_out: list[str] = []
-    custom: set[str] = set()
-    tools = openai_tools(read["tools"] or (), left_out, custom)
-    choice, tools = chosen(read["tool_choice"], tools)
+    tools = Tools()
+    tools.add(read["tools"] or [])
+    choice, listed = tools.choice(read["tool_choice"])
+    left_out = tools.left_out
     options = {name: value for name, value in read.keywords.items() if name != "grammar"}
     reasoning = read["reasoning"] or {}
     left_out += [f"reasoning.{name}" for name, value in reasoning.items() if name not in _REASONING and value is not None]
@@ -119,7 +120,7 @@ def asked_of(read: Read) -> Asked:
         )
     return Asked(
         messages=[_with_functions(message, f"messages[{i}]") for i, message in enumerate(read["messages"])],
-        tools=tools,
+        tools=listed,
         tool_choice=choice,
         parallel=read.get("parallel_tool_calls", True),
         response_format=response_format_of(read["response_format"]),
@@ -128,9 +129,9 @@ def asked_of(read: Read) -> Asked:
         effort=reasoning.get("effort") or read["reasoning_effort"],
         thinking=reasoning.get("enabled"),
         continue_final=bool(read["continue_final_message"]),
-        enforced=any(has_grammar(tool) for tool in tools if tool["function"]["name"] in custom),
+        enforced=tools.enforced(listed),
         options=options,
-        named={name: Named(name, custom=True) for name in custom},
+        named=tools.named,
         left_out=[*left_out, *read.ignored],
     )
 

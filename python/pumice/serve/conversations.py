@@ -4,7 +4,7 @@ Each dialect converts its body to an Asked, and the chunks of the answer to its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..generate.grammar import Grammar, grammar_of_text
 from ..generate.schemas import schema_of_type, with_types
 from ..model.model import Model
 from .calls import Call, dumped
-from .custom_tools import function_of
+from .client_tools import Named
 from .failures import Refused
 from .fields import Read
 from .models import Served
@@ -27,15 +27,6 @@ from .template_habits import TemplateHabits
 
 _SYSTEM = ("system", "developer")
 _THINKING = ("enable_thinking", "thinking")  # variables of chat templates that turn reasoning on and off
-
-
-@dataclass(frozen=True)
-class Named:
-    """A tool by the client's name. The model gets a single name without a namespace."""
-
-    name: str
-    namespace: str | None = None
-    custom: bool = False
 
 
 @dataclass
@@ -217,79 +208,6 @@ def messages_for(messages: Sequence[Mapping[str, Any]], habits: TemplateHabits) 
         joined_places = set(system)
         result = [first, *(message for i, message in enumerate(result) if i not in joined_places)]
     return result
-
-
-# ---------------------------------------------------------------- tools
-def function_tool(name: Any, description: Any, parameters: Any, where: str, strict: Any = None) -> dict[str, Any]:
-    """Returns a tool in the form of Model.chat()."""
-    if not isinstance(name, str) or not name:
-        raise Refused(400, f"{where} has no name", param="tools")
-    function: dict[str, Any] = {"name": name, "parameters": parameters if parameters is not None else {"type": "object", "properties": {}}}
-    if description is not None:
-        function["description"] = description
-    if strict is not None:
-        function["strict"] = strict
-    return {"type": "function", "function": function}
-
-
-def openai_tools(given: Iterable[Any], left_out: list[str], custom: set[str]) -> list[dict[str, Any]]:
-    """Converts the tools of OpenAI's chat completions, nested or flat. Names of tools that only OpenAI runs are added to left_out, and
-    names of custom tools to custom."""
-    tools = []
-    for i, tool in enumerate(given):
-        where = f"tools[{i}]"
-        if not isinstance(tool, dict):
-            raise Refused(400, f"{where} must be an object, not {shown(tool, 80)}", param="tools")
-        kind = tool.get("type", "function")
-        if kind not in ("function", "custom"):
-            left_out.append(f"{where}: {shown(kind, 80)}")
-            continue
-        inner = tool.get(kind, tool)
-        if not isinstance(inner, dict):
-            raise Refused(400, f"{where}.{kind} must be an object, not {shown(inner, 80)}", param="tools")
-        made = function_tool(inner.get("name"), inner.get("description"), inner.get("parameters"), where, inner.get("strict"))
-        if kind == "custom":
-            made = function_of(inner, inner["name"], where)
-            custom.add(inner["name"])
-        tools.append(made)
-    return tools
-
-
-def chosen(given: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
-    """Converts OpenAI's tool_choice. Returns (chat()'s tool_choice, the tools that may be called)."""
-    if isinstance(given, str):
-        return ("required" if given == "any" else given), tools
-    if not isinstance(given, dict):
-        return None, tools
-    if given.get("type") == "allowed_tools":
-        inner = given.get("allowed_tools", given)
-        allowed = inner.get("tools") if isinstance(inner, dict) else None
-        if not isinstance(allowed, list):
-            raise Refused(400, f"the tools that tool_choice allows must be a list, not {shown(allowed, 80)}", param="tool_choice")
-        names = [_name_of(each) for each in allowed]
-        known = {tool["function"]["name"] for tool in tools}
-        if missing := [each for each, name in zip(allowed, names, strict=True) if name not in known]:
-            raise Refused(400, f"tool_choice allows {shown(missing[0], 80)}, which is none of the tools", param="tool_choice")
-        return allowed_mode(inner), [tool for tool in tools if tool["function"]["name"] in names]
-    name = _name_of(given)
-    if not isinstance(name, str):
-        raise Refused(400, f"tool_choice={shown(given, 80)} names no tool", param="tool_choice")
-    return name, tools
-
-
-def allowed_mode(given: Mapping[str, Any]) -> str:
-    """Returns "required" if the model must call one of the allowed tools, or "auto" if it may. Raises Refused (400) for another mode."""
-    mode = given.get("mode", "auto")
-    if mode not in ("auto", "required"):
-        raise Refused(400, f"tool_choice has the mode {shown(mode, 80)}; it must be 'auto' or 'required'", param="tool_choice")
-    return str(mode)
-
-
-def _name_of(given: Any) -> str | None:
-    """Returns the name in a reference to a function or a custom tool, nested or flat, or None if there is no name."""
-    inner = (given.get("function") or given.get("custom") or given) if isinstance(given, dict) else None
-    name = inner.get("name") if isinstance(inner, dict) else None
-    return name if isinstance(name, str) else None
 
 
 # ---------------------------------------------------------------- the form of an answer

@@ -13,7 +13,8 @@ from ..generate.generation import INCOMPLETE, Chunk
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
 from .chat_completions import report_of
-from .conversations import Answering, Asked, function_tool
+from .client_tools import ANTHROPIC, Tools
+from .conversations import Answering, Asked
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
@@ -121,7 +122,8 @@ def asked_of(read: Read) -> Asked:
         messages = _system(read["system"], left_out)
     with argument("messages"):
         messages += _conversation(read["messages"], left_out)
-    tools = _tools(read["tools"] or (), left_out)
+    tools = Tools(ANTHROPIC, "input_schema", left_out=left_out)
+    tools.add(read["tools"] or [])
     choice = read["tool_choice"] or {"type": "auto"}
     output = read["output_config"] or {}
     if output.get("format") is not None and read["output_format"] is not None:
@@ -129,7 +131,7 @@ def asked_of(read: Read) -> Asked:
     last = messages[-1]
     return Asked(
         messages=messages,
-        tools=tools,
+        tools=tools.listed,
         tool_choice=_choice(choice, tools),
         parallel=not choice.get("disable_parallel_tool_use"),
         response_format=_format(output.get("format") or read["output_format"]),
@@ -246,25 +248,8 @@ def _said(content: Any, where: str, role: str, names: Mapping[str, str], left_ou
     return [*found, {"role": role, "content": texts or [""]}] if texts or not found else found
 
 
-def _tools(given: Any, left_out: list[str]) -> list[dict[str, Any]]:
-    """Converts the tools to the form of Model.chat(). Tools that Anthropic runs or defines are added to left_out."""
-    tools = []
-    for i, tool in enumerate(given):
-        if tool.get("type") not in (None, "custom"):
-            left_out.append(f"tools[{i}]: {shown(tool['type'], 80)}")
-            continue
-        tools.append(function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{i}]", tool.get("strict")))
-    return tools
-
-
-def _choice(given: Mapping[str, Any], tools: list[dict[str, Any]]) -> str:
-    if given["type"] != "tool":
-        return {"any": "required"}.get(given["type"], str(given["type"]))
-    if given.get("name") not in [tool["function"]["name"] for tool in tools]:
-        raise Refused(
-            400, f"tool_choice names {shown(given.get('name'), 80)}, which is none of the tools that can run here", param="tool_choice"
-        )
-    return str(given["name"])
+def _choice(given: Mapping[str, Any], tools: Tools) -> str:
+    return tools.flat(given) if given["type"] == "tool" else {"any": "required"}.get(given["type"], str(given["type"]))
 
 
 def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:

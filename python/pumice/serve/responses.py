@@ -18,8 +18,9 @@ from ..model.model import Model
 from .answer_blocks import Block, Blocks, Change
 from .calls import dumped
 from .chat_completions import MOST_LOGPROBS, logprobs_of, report_of
-from .conversations import Answering, Asked, Named, allowed_mode, chosen, function_tool, response_format_of
-from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar, input_of
+from .client_tools import Named, Tools, flat_name
+from .conversations import Answering, Asked, response_format_of
+from .custom_tools import INPUT, ArrivingInput, input_of
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
@@ -112,78 +113,11 @@ def fields(settings: Settings) -> Fields:
     )
 
 
-# ---------------------------------------------------------------- tools
-@dataclass
-class Tools:
-    """The tools of a request. named: the model's name for a tool -> the client's. grammars: whether a custom tool has a grammar."""
-
-    listed: list[dict[str, Any]] = field(default_factory=list)
-    named: dict[str, Named] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    grammars: bool = False
-
-    def add(self, given: Any, where: str, namespace: str | None = None) -> None:
-        """Adds tools. Tools that only OpenAI runs are not added; their names go to left_out."""
-        if not isinstance(given, list):
-            raise Refused(400, f"{where} must be a list, not {shown(given, 80)}", param=where.partition("[")[0])
-        for i, tool in enumerate(given):
-            here = f"{where}[{i}]"
-            kind, name = (tool.get("type"), tool.get("name")) if isinstance(tool, Mapping) else (None, None)
-            if kind == "namespace" and namespace is None and isinstance(name, str):
-                self.add(tool.get("tools"), f"{here}.tools", name)
-                continue
-            if kind not in ("function", "custom"):
-                self.left_out.append(f"{here}: {shown(kind, 80)}")
-                continue
-            if not isinstance(name, str) or not name:
-                raise Refused(400, f"{here} has no name", param="tools")
-            flat = flat_name(name, namespace)
-            if flat in self.named:
-                raise Refused(400, f"{here}: there are two tools with the name {flat!r}", param="tools")
-            self.named[flat] = Named(name, namespace, kind == "custom")
-            if kind == "custom":
-                self.listed.append(function_of(tool, flat, here))
-                self.grammars |= has_grammar(self.listed[-1])
-            else:
-                self.listed.append(function_tool(flat, tool.get("description"), tool.get("parameters"), here, tool.get("strict")))
-
-    def flat(self, given: Mapping[str, Any]) -> str:
-        """Returns the model's name for the tool that a tool_choice names. Raises Refused (400) if there is no such tool."""
-        name, namespace = given.get("name"), given.get("namespace")
-        found = [
-            flat
-            for flat, named in self.named.items()
-            if (flat == name and namespace is None) or (named.name == name and namespace in (None, named.namespace))
-        ]
-        if len(found) != 1 or given.get("type") not in ("function", "custom"):
-            what = "none of the tools that can run here" if len(found) != 1 else "not a function or custom tool"
-            raise Refused(400, f"tool_choice names {shown(name or given.get('type'), 80)}, which is {what}", param="tool_choice")
-        return found[0]
-
-
-def flat_name(name: str, namespace: Any) -> str:
-    """Returns the model's name for a tool in a namespace."""
-    return f"{namespace}__{name}" if namespace else name
-
-
-def _choice(given: Any, tools: Tools) -> tuple[Any, list[dict[str, Any]]]:
-    """Returns (chat()'s tool_choice, the tools that may be called)."""
-    if not isinstance(given, Mapping):
-        return chosen(given, tools.listed)
-    if given.get("type") == "allowed_tools":
-        allowed = given.get("tools")
-        if not isinstance(allowed, list) or not all(isinstance(each, Mapping) for each in allowed):
-            raise Refused(400, "tool_choice.tools must be a list of tools", param="tool_choice")
-        names = [tools.flat(each) for each in allowed]
-        return allowed_mode(given), [tool for tool in tools.listed if tool["function"]["name"] in names]
-    return tools.flat(given), tools.listed
-
-
 # ---------------------------------------------------------------- the request
 def asked_of(read: Read) -> Asked:
     """Converts a checked body to an Asked."""
     tools = Tools(left_out=list(read.ignored))
-    tools.add(read["tools"] or [], "tools")
+    tools.add(read["tools"] or [])
     items = read["input"]
     messages: list[dict[str, Any]] = []
     if read["instructions"]:
@@ -204,7 +138,7 @@ def asked_of(read: Read) -> Asked:
         options["max_reasoning_tokens"] = budget
     if read["top_logprobs"] or _LOGPROBS in (read["include"] or ()):
         options["logprobs"] = read["top_logprobs"] or True
-    choice, listed = _choice(read["tool_choice"], tools)
+    choice, listed = tools.choice(read["tool_choice"])
     return Asked(
         messages=messages,
         tools=listed,
@@ -213,7 +147,7 @@ def asked_of(read: Read) -> Asked:
         response_format=_format((read["text"] or {}).get("format")),
         variables=dict(read["chat_template_kwargs"] or {}),
         effort=reasoning.get("effort"),
-        enforced=tools.grammars,
+        enforced=tools.enforced(listed),
         truncates=read["truncation"] == "auto",
         named=tools.named,
         options=options,

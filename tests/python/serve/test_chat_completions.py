@@ -110,8 +110,8 @@ def test_a_wrong_field_is_named(smollm2: pumice.Model, change: dict[str, Any], p
 @pytest.mark.parametrize(
     ("choice", "says"),
     [
-        ({"function": "now"}, "names no tool"),
-        ({"function": ["now"]}, "names no tool"),
+        ({"function": "now"}, "none of the tools"),
+        ({"function": ["now"]}, "none of the tools"),
         ({"type": "allowed_tools", "allowed_tools": "now"}, "must be a list, not None"),
         ({"type": "allowed_tools", "allowed_tools": {"tools": 5}}, "must be a list, not 5"),
         ({"type": "allowed_tools", "allowed_tools": {"tools": [{"function": "now"}]}}, "none of the tools"),
