@@ -181,6 +181,33 @@ def _() -> None:
     need(openai_client().responses.input_tokens.count(model=CHAT, input="Say hello.").input_tokens > 3)
 
 
+@call("openai", "responses.create(previous_response_id=), retrieve, input_items.list, delete")
+def _() -> None:
+    import openai
+
+    client, brief = openai_client(), {"max_output_tokens": 8, "temperature": 0}
+    first = client.responses.create(model=CHAT, input="My name is Ada.", **brief)
+    second = client.responses.create(model=CHAT, input="What is my name?", previous_response_id=first.id, **brief)
+    need(second.usage.input_tokens > first.usage.input_tokens and second.previous_response_id == first.id, second)
+    *_, last = client.responses.create(model=CHAT, input="Once more?", previous_response_id=second.id, stream=True, **brief)
+    third = last.response
+    need(client.responses.retrieve(third.id).output_text == third.output_text, third)
+    items = list(client.responses.input_items.list(third.id, limit=2, order="asc"))  # five items, so three pages
+    need([item.role for item in items] == ["user", "assistant"] * 2 + ["user"] and items[0].content[0].text == "My name is Ada.", items)
+    client.responses.delete(third.id)
+    for call in (lambda: client.responses.retrieve(third.id), lambda: client.responses.delete(third.id)):
+        try:
+            call()
+        except openai.NotFoundError as error:
+            need(third.id in error.body["message"], error)
+        else:
+            raise AssertionError("the response is still there")
+    try:
+        client.responses.create(model=CHAT, input="And now?", previous_response_id=third.id)
+    except openai.NotFoundError as error:
+        need(error.code == "previous_response_not_found", error)
+
+
 @call("openai", "errors")
 def _() -> None:
     import openai
@@ -465,6 +492,40 @@ def _() -> None:
     agent = agents.Agent(name="a", instructions="Use the tool.", model=model, tools=[get_weather], model_settings=settings)
     found = asyncio.run(agents.Runner.run(agent, "What is the weather in Rome?", max_turns=4))
     need(seen and found.final_output is not None, found)
+
+
+@call("openai-agents", "Runner.run(auto_previous_response_id=)")
+def _() -> None:
+    import agents
+    import openai
+
+    agents.set_tracing_disabled(True)
+
+    @agents.function_tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return "Dry."
+
+    sent: list[Any] = []
+
+    class Model(agents.OpenAIResponsesModel):
+        async def get_response(self, system_instructions: Any, input: Any, *given: Any, **more: Any) -> Any:
+            sent.append((input, more.get("previous_response_id")))
+            return await super().get_response(system_instructions, input, *given, **more)
+
+    client = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", timeout=300)
+    settings = agents.ModelSettings(tool_choice="required", max_tokens=200, temperature=0)
+    model = Model(model=CHAT, openai_client=client)
+    agent = agents.Agent(name="a", instructions="Use the tool.", model=model, tools=[get_weather], model_settings=settings)
+
+    async def main() -> None:
+        first = await agents.Runner.run(agent, "What is the weather in Rome?", max_turns=4, auto_previous_response_id=True)
+        # The second turn has the output of the tool alone, and the server knows the call.
+        need(sent[1][1] and [item["type"] for item in sent[1][0]] == ["function_call_output"], sent)
+        second = await agents.Runner.run(agent, "And in Oslo?", max_turns=4, previous_response_id=first.last_response_id)
+        need(second.final_output is not None, second)
+
+    asyncio.run(main())
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from . import chat_completions, completions, embeddings, listings, messages, page_files, rerank, responses, token_calls
+from . import chat_completions, completions, embeddings, kept_responses, listings, messages, page_files, rerank, responses, token_calls
 from .calls import Endpoint, Path
 from .guard import Guard
 from .server import Server
@@ -24,6 +24,9 @@ _OPENAI: tuple[Path, ...] = (
     Path("POST", "/completions", completions.complete, "openai", completions.fields),
     Path("POST", "/responses", responses.respond, "openai", responses.fields),
     Path("POST", "/responses/input_tokens", responses.input_tokens, "openai", responses.fields),
+    Path("GET", "/responses/{name}", kept_responses.response, "openai"),
+    Path("DELETE", "/responses/{name}", kept_responses.delete, "openai"),
+    Path("GET", "/responses/{name}/input_items", kept_responses.input_items, "openai"),
     Path("POST", "/embeddings", embeddings.embed, "openai", embeddings.fields),
     Path("POST", "/rerank", rerank.rerank, "openai", rerank.fields),
     Path("POST", "/score", rerank.score, "openai", rerank.score_fields),
@@ -82,7 +85,8 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
     middleware = [Middleware(Guard, server=server)]
     if server.settings.cors_origins:  # runs before Guard, so that a page can read why it was refused
         origins = list(server.settings.cors_origins)
-        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]))
+        methods = sorted({path.method for path in PATHS})
+        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=["*"]))
     application = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     application.router.redirect_slashes = False  # a path with an additional slash at its end is another path, and gets 404
     application.state.server = server

@@ -36,8 +36,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 
-# Keys of an ASGI scope. Under them, Guard stores the request's id, and an empty list to which the endpoint appends its Call.
-REQUEST_ID, CALL = "pumice.request_id", "pumice.call"
+# Keys of an ASGI scope. Under them, Guard stores the request's id, an empty list to which the endpoint appends its Call, and the API key.
+REQUEST_ID, CALL, KEY = "pumice.request_id", "pumice.call", "pumice.key"
 GONE = 499  # status in the log and the metrics for a request whose client left; the number is nginx's
 # Maximum number of bytes of a body that is translated in the event loop. A thread translates larger bodies, because a body may contain a
 # grammar: one of 4 KiB takes about 5 ms, and one of 55 KiB up to 72 ms.
@@ -88,6 +88,7 @@ class Call:
         self.server, self.scope, self.dialect, self._table = server, scope, dialect, fields
         self._receive, self._sends = receive, send
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.owner: bytes = scope.get(KEY, b"")  # the request's API key; b"" if the server has no keys
         self.id: str = scope.get(REQUEST_ID) or new_id("req_")
         self.begun = False
         self.started = time.monotonic()
@@ -155,20 +156,24 @@ class Call:
         self._finish(self.work)
 
     async def _receive_all(self) -> None:
-        settings, server, parts, more = self.server.settings, self.server, [], True
+        parts, more = [], True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part, more = message.get("body", b""), message.get("more_body", False)
-            if self._held + len(part) > settings.max_body:
-                raise self._too_large()
-            if server.held_bytes + len(part) > settings.max_bodies:
-                raise Refused(503, "the requests at work hold as many bytes as this server may keep; try again later", retry_after=1)
-            server.held_bytes += len(part)
-            self._held += len(part)
+            self.hold(len(part))
             parts.append(part)
         self.body = b"".join(parts)
+
+    def hold(self, count: int) -> None:
+        """Counts bytes that the request holds until it is over. Raises Refused if the request, or all requests together, hold too many."""
+        if self._held + count > self.server.settings.max_body:
+            raise self._too_large()
+        if self.server.held_bytes + count > self.server.settings.max_bodies:
+            raise Refused(503, "the requests at work hold as many bytes as this server may keep; try again later", retry_after=1)
+        self.server.held_bytes += count
+        self._held += count
 
     def _finish(self, work: asyncio.Task[Any]) -> None:
         """Raises the error of a task that has ended, or the error with which the server has ended it."""
@@ -177,7 +182,8 @@ class Call:
         work.result()
 
     def _too_large(self) -> Refused:
-        return Refused(413, f"the body is larger than {self.server.settings.max_body} bytes, the most that this server takes")
+        what = "the body" if not self._read else "the body, together with the earlier responses that it continues,"
+        return Refused(413, f"{what} is larger than {self.server.settings.max_body} bytes, the most that this server takes")
 
     def release(self) -> None:
         """Frees the memory that the request holds, and counts the figures that are known only at the end. Called when the request is

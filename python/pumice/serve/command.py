@@ -44,7 +44,13 @@ def _seconds(text: str) -> float:
 
 
 # Type of a setting -> function that parses the text of its option.
-_READ: Mapping[str, Callable[[str], Any]] = {"int": _whole, "int | None": _whole, "float": _seconds, "float | None": _seconds}
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "int": _whole,
+    "int | None": _whole,
+    "float": _seconds,
+    "float | None": _seconds,
+    "str | None": str,
+}
 
 
 def flags() -> list[Field[Any]]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _ERRORS = {
     "400": "The request is wrong; `param` names the field.",
     "401": "The key is missing or wrong.",
-    "404": "There is no such model.",
+    "404": "There is no such model or response.",
     "413": "The body is too large.",
     "429": "Too many requests wait; Retry-After says when to try again.",
     "500": "The request failed on this side.",

@@ -5,7 +5,7 @@ Asked, and a class that writes an answer in the dialect's form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from .failures import Refused
 from .fields import Read
 
 COMMENT = b": ping\n\n"  # what a silent stream sends in most dialects
+Remember = Callable[[Call, Read], Awaitable[Read]]
 
 
 class Written(Protocol):
@@ -29,13 +30,13 @@ class Written(Protocol):
         """Returns the events for a chunk."""
 
     def closing(self, results: list[Any]) -> bytes:
-        """Returns the events after the last chunk."""
+        """Returns the events after the last chunk. It is called in a thread, and may store the answer."""
 
     def gather(self, chunk: Chunk) -> None:
         """Keeps what a whole answer needs of a chunk."""
 
     def whole(self, results: list[Any]) -> Any:
-        """Returns the whole answer. It is called after the last chunk."""
+        """Returns the whole answer. It is called in a thread after the last chunk, and may store the answer."""
 
     def failed(self, failure: Refused) -> bytes:
         """Returns the events that end a stream after an error."""
@@ -45,12 +46,13 @@ class Written(Protocol):
 class Dialect:
     """asked: converts a checked body. head: (body, model's name, fingerprint of the server) -> the entries with which each answer begins;
     raises ValueError for a value of the body that it repeats and that JSON cannot hold. written: makes the answer. ping: what a silent
-    stream sends."""
+    stream sends. remembered: adds to a checked body what the server remembers for it."""
 
     asked: Callable[[Read], Asked]
     head: Callable[[Read, str, str], dict[str, Any]]
     written: Callable[[Read, Answering, dict[str, Any]], Written]
     ping: bytes = COMMENT
+    remembered: Remember | None = None
 
 
 def conversation(about: str, dialect: Dialect) -> Handler:
@@ -59,6 +61,8 @@ def conversation(about: str, dialect: Dialect) -> Handler:
     async def handle(call: Call) -> None:
         read = await call.read()
         async with call.using(read) as served:
+            if dialect.remembered is not None:
+                read = await dialect.remembered(call, read)
             asked = await call.translated(dialect.asked, read)
             head = await call.translated(dialect.head, read, served.name, call.server.fingerprint)
             answering = await begun(call, served, asked)
@@ -68,12 +72,17 @@ def conversation(about: str, dialect: Dialect) -> Handler:
     return handle
 
 
-def counting(about: str, asked: Callable[[Read], Asked], form: Callable[[int], dict[str, Any]]) -> Handler:
-    """Returns the handler that counts the tokens of a conversation. form: converts their number to the answer."""
+def counting(
+    about: str, asked: Callable[[Read], Asked], form: Callable[[int], dict[str, Any]], remembered: Remember | None = None
+) -> Handler:
+    """Returns the handler that counts the tokens of a conversation. form: converts their number to the answer. asked, remembered: as in
+    Dialect."""
 
     async def handle(call: Call) -> None:
         read = await call.read()
         async with call.using(read) as served:
+            if remembered is not None:
+                read = await remembered(call, read)
             await call.answer_small(form(await counted(call, served, await call.translated(asked, read))))
 
     handle.__doc__ = about
@@ -96,7 +105,7 @@ async def send(call: Call, stream: AsyncStream, written: Written, streams: Any, 
             call.count(chunk)
             if events := written.events(chunk):
                 await out.send(events)
-        await out.send(await call.translated(written.closing, _results(stream)))
+        await out.send(await call.server.aside(written.closing, _results(stream)))
 
 
 def _results(stream: AsyncStream) -> list[Any]:

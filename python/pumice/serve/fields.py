@@ -11,10 +11,13 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import shown
 from .failures import Refused
+
+if TYPE_CHECKING:
+    from .kept_responses import Remembered
 
 Schema = Mapping[str, Any]
 
@@ -158,11 +161,13 @@ class Field:
 
 @dataclass(frozen=True)
 class Read:
-    """A checked body. values: field -> value. keywords: keyword of the Python call -> value. ignored: fields without effect."""
+    """A checked body. values: field -> value. keywords: keyword of the Python call -> value. ignored: fields without effect. memory: for
+    /v1/responses, what the server remembers for the request."""
 
     values: Mapping[str, Any]
     keywords: Mapping[str, Any]
     ignored: tuple[str, ...] = ()
+    memory: Remembered | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.values.get(name)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
-from .calls import CALL, GONE, REQUEST_ID, Call, ClientGone, Message, Receive, Send
+from .calls import CALL, GONE, KEY, REQUEST_ID, Call, ClientGone, Message, Receive, Send
 from .failures import Dialect, Refused, failure_of, new_id
 from .server import Server
 
@@ -105,11 +105,14 @@ class Guard:
         if self._keys and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER) and scope["method"] != "OPTIONS":
             kind, _, bearer = headers.get("authorization", "").partition(" ")
             found = [bearer.strip() if kind.lower() == "bearer" else "", headers.get("x-api-key", "")]
+            given = [each.encode("latin-1") for each in found]
             # Each key that the request has is compared with all valid keys in constant time, so that the time reveals nothing about them.
-            if sum([hmac.compare_digest(each.encode("latin-1"), key) for each in found for key in self._keys]) == 0:
+            valid = [each for each in given for key in self._keys if hmac.compare_digest(each, key)]
+            if not valid:
                 return Refused(
                     401, "the key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key: KEY", code="invalid_api_key"
                 )
+            scope[KEY] = valid[0]
         if self._server.stopping and path not in ("/health", "/ready", "/metrics"):
             return Refused(503, "this server stops", retry_after=5, code="stopping")
         return None

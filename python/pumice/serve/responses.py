@@ -1,5 +1,5 @@
-"""POST /v1/responses and /v1/responses/input_tokens, as https://platform.openai.com/docs/api-reference/responses describes them. Nothing is
-stored, so each request has the whole conversation."""
+"""POST /v1/responses and /v1/responses/input_tokens, as https://platform.openai.com/docs/api-reference/responses describes them.
+kept_responses.py has what the server remembers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .custom_tools import INPUT, ArrivingInput, input_of
 from .dialects import Dialect, conversation, counting
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
+from .kept_responses import item_id, remembered
 from .sampling_fields import BUDGET, IDLE, INERT, LACKING, MODEL, STREAM, sampling_fields
 from .settings import Settings
 
@@ -86,6 +87,13 @@ def fields(settings: Settings) -> Fields:
                 '"disabled": an input that is too long is an error. "auto": the oldest messages are left out until the rest fits, and '
                 "pumice.ignored says how many.",
             ),
+            Field(
+                "previous_response_id",
+                {"type": "string", "maxLength": 256},
+                "The response that this request continues, if it was stored. Its instructions and tools are not carried over.",
+                idle=("",),
+            ),
+            Field("store", FLAG, "False: the response is not stored, so that no request can continue it."),
             Field("metadata", OBJECT, "Is given back."),
             Field(
                 "chat_template_kwargs",
@@ -100,12 +108,14 @@ def fields(settings: Settings) -> Fields:
                 f"So many likeliest tokens at each place, with the log-probabilities that {_LOGPROBS} in include asks for.",
             ),
         ),
-        inert=(*(name for name in INERT if name != "metadata"), "max_tool_calls", "prompt_cache_options", "background_options", "image"),
+        inert=(
+            *(name for name in INERT if name not in ("metadata", "store")),
+            *("max_tool_calls", "prompt_cache_options", "background_options", "image"),
+        ),
         refused={
             **LACKING,
-            "previous_response_id": "this server keeps no responses; send the whole conversation as input",
-            "conversation": "this server keeps no conversations; send the whole conversation as input",
-            "background": "this server keeps no responses, so one cannot be fetched later",
+            "conversation": "this server keeps responses alone; send previous_response_id, or the whole conversation as input",
+            "background": "a response is generated while its client waits; leave it out",
             "moderation": "this server moderates nothing",
             "prompt": "this server keeps no prompts; send instructions and input",
         },
@@ -118,12 +128,13 @@ def asked_of(read: Read) -> Asked:
     """Converts a checked body to an Asked."""
     tools = Tools(left_out=list(read.ignored))
     tools.add(read["tools"] or [])
-    items = read["input"]
+    before, items = ([], read["input"]) if read.memory is None else (read.memory.history, read.memory.own)
     messages: list[dict[str, Any]] = []
     if read["instructions"]:
         messages.append({"role": "system", "content": read["instructions"]})
     with argument("messages"):
-        messages += [{"role": "user", "content": items}] if isinstance(items, str) else _conversation(items, tools)
+        own = [{"role": "user", "content": items}] if isinstance(items, str) else items
+        messages += _conversation([*before, *own], tools, -len(before))
     if not messages:
         raise Refused(400, "input has no message", param="input")
     reasoning = read["reasoning"] or {}
@@ -163,8 +174,9 @@ def _format(given: Mapping[str, Any] | None) -> Any:
     return response_format_of({"type": given["type"], **({"json_schema": inner} if given["type"] == "json_schema" else inner)})
 
 
-def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
-    """Converts the items to messages of Model.chat(). Successive reasoning, texts and calls become one message of the assistant."""
+def _conversation(items: list[Any], tools: Tools, first: int = 0) -> list[dict[str, Any]]:
+    """Converts the items to messages of Model.chat(). Successive reasoning, texts and calls become one message of the assistant. first: the
+    index of the first item in errors; those of earlier requests have indices below 0."""
     found: list[dict[str, Any]] = []
     names: dict[str, str] = {}
 
@@ -175,7 +187,7 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
             found.append({"role": "assistant", "content": []})
         return found[-1]
 
-    for i, item in enumerate(items):
+    for i, item in enumerate(items, first):
         where, kind = f"input[{i}]", item.get("type", "message" if "role" in item else None)
         if kind == "message":
             role, content = item.get("role"), item.get("content")
@@ -213,8 +225,6 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
             tools.add(item.get("tools"), f"{where}.tools")
         elif kind in _HOSTED:
             tools.left_out.append(f"{where}: {kind}")
-        elif kind == "item_reference":
-            raise Refused(400, f"{where} is an item_reference: this server keeps no items; send the item itself", param="input")
         else:
             raise Refused(400, f"{where} has the type {shown(kind, 80)}, which this server does not read", param="input")
     for message in found:
@@ -275,10 +285,10 @@ class Form:
         return {"type": "summary_text" if self.summary else "reasoning_text", "text": text}
 
     def id_of(self, block: Block) -> str:
-        """Returns a new id for an item."""
+        """Returns the id of a block's item."""
         if block.kind == "tool_call":
-            return new_id("ctc_" if self.named(block).custom else "fc_")
-        return new_id("msg_" if block.kind == "content" else "rs_")
+            return item_id(self.head["id"], "ctc" if self.named(block).custom else "fc", block.place)
+        return item_id(self.head["id"], "msg" if block.kind == "content" else "rs", block.place)
 
     def ended(self, output: list[dict[str, Any]], result: ChatResult, answering: Answering) -> dict[str, Any]:
         """Returns the response object of an answer that has ended."""
@@ -325,10 +335,10 @@ def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:
         "model": model,
         "output": [],
         "parallel_tool_calls": read.get("parallel_tool_calls", True),
-        "previous_response_id": None,
+        "previous_response_id": read["previous_response_id"],
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
         "service_tier": "default",
-        "store": False,
+        "store": read.memory is not None and read.memory.stores,
         "temperature": read["temperature"],
         "text": {"format": text.get("format") or {"type": "text"}},
         "tool_choice": read.get("tool_choice", "auto"),
@@ -453,7 +463,7 @@ class _Written:
     """An answer in the form of Responses."""
 
     def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
-        self._answering, self._form = answering, _form_of(read, answering, head)
+        self._answering, self._form, self._memory = answering, _form_of(read, answering, head), read.memory
         self._events, self._blocks = Events(self._form), Blocks(partial(_entries, answering.model))
 
     def opening(self) -> bytes:
@@ -463,7 +473,8 @@ class _Written:
         return b"".join(map(self._events.of, self._blocks.changes(chunk)))
 
     def closing(self, results: list[ChatResult]) -> bytes:
-        response = self._form.ended(self._events.output(), results[0], self._answering)
+        kept = [self._events.items[block.place] for block in self._blocks.all if block.failed is None]
+        response = self._ended(self._events.output(), results[0], kept)
         return self._events.event(response["status"], response=response)
 
     def gather(self, chunk: Chunk) -> None:
@@ -472,14 +483,21 @@ class _Written:
     def whole(self, results: list[ChatResult]) -> dict[str, Any]:
         form = self._form
         output = [form.item(block, form.id_of(block), status_of(block)) for block in self._blocks.kept()]
-        return form.ended(output, results[0], self._answering)
+        return self._ended(output, results[0], output)
+
+    def _ended(self, output: list[dict[str, Any]], result: ChatResult, kept: list[dict[str, Any]]) -> dict[str, Any]:
+        """Stores the response object of an answer that has ended, and returns it. kept: the items of `output` that a later request
+        continues. A call that turned out to be none is not among them, because its text is in another item, too."""
+        response = self._form.ended(output, result, self._answering)
+        return response if self._memory is None else self._memory.keep(response, kept)
 
     def failed(self, failure: Refused) -> bytes:
         ended = {"status": "failed", "error": {"code": "server_error", "message": failure.message}, "output": self._events.output()}
         return self._events.event("failed", response={**self._form.head, **ended})
 
 
-respond = conversation("Answers a conversation in the form of OpenAI's Responses.", Dialect(asked_of, _head, _Written))
+_dialect = Dialect(asked_of, _head, _Written, remembered=remembered)
+respond = conversation("Answers a conversation in the form of OpenAI's Responses.", _dialect)
 input_tokens = counting(
-    "Counts the tokens of a conversation.", asked_of, lambda count: {"object": "response.input_tokens", "input_tokens": count}
+    "Counts the tokens of a conversation.", asked_of, lambda count: {"object": "response.input_tokens", "input_tokens": count}, remembered
 )

@@ -14,6 +14,7 @@ from ..event_loops.workers import Workers, in_thread
 from .failures import Refused
 from .metrics import Metrics
 from .models import LOADING, Models
+from .response_memory import ResponseMemory
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Server:
         self._threads = Workers(THREADS, MOST_ASIDE)
         self.models = Models(sources, options, settings, self.aside)
         self.metrics = Metrics(self.models)
+        self.memory = ResponseMemory(settings.responses, settings.max_responses, settings.max_responses_bytes)
         self.held_bytes = 0  # number of bytes of the bodies of all waiting and running requests
         self.calls: set[Call] = set()  # the running requests
         self.stopping = False
@@ -76,6 +78,7 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._starting
         await self.models.stop()
+        await self.aside(self.memory.close)
         self._threads.end()
 
     @property

@@ -56,6 +56,10 @@ class Settings:
     max_sequences: int = option(512, "sizes", "most prompts of a request times n")
     # An answer that is not streamed keeps all its log-probabilities in memory until it is written, about 160 bytes each.
     max_logprobs: int = option(2 << 20, "sizes", "most log-probabilities of an answer of /v1/completions")
+    # Responses of /v1/responses that are kept for previous_response_id. None keeps them in memory.
+    responses: str | None = option(None, "sizes", "folder in which responses are kept, instead of in memory; workers share it")
+    max_responses: int = option(4096, "sizes", "most responses that are kept; the longest unused ones are forgotten; 0: none")
+    max_responses_bytes: int = option(64 << 20, "sizes", "most bytes of the responses that are kept")
     max_stops: int = option(16, "sizes", "most stop texts")
     max_stop_length: int = option(256, "sizes", "most characters of a stop text")
     max_biases: int = option(1024, "sizes", "most entries of logit_bias")
@@ -90,10 +94,13 @@ class Settings:
             if each.type in ("bool", bool):
                 flag(name, value)
             elif each.type in ("int", "int | None") and value is not None:
-                integer(name, value, 0 if name == "waiting" else 1)
+                integer(name, value, 0 if name in ("waiting", "max_responses") else 1)
             elif each.type in ("float", "float | None") and value is not None:
                 if name != "chunk_seconds":  # chunk_seconds is a setting of requests, which is checked below
                     real(name, value, 0.0, 1e9, open_low=name != "grace")
+            elif name == "responses" and value is not None:
+                if not isinstance(value, str) or not value or "\0" in value:
+                    raise ValueError(f"responses must be the path of a folder, not {shown(value)}")
             elif each.type == "tuple[str, ...]":
                 if isinstance(value, str) or not all(isinstance(one, str) and one.isascii() and one.isprintable() for one in value):
                     # The message does not show the value, because it may be a key.

@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import FrameType
 from typing import Any
 
@@ -29,6 +29,7 @@ from .. import _core
 from ..model.model import Model
 from .application import app
 from .process import LAST_SECONDS, Process
+from .response_memory import ResponseMemory
 from .settings import Settings
 from .worker_figures import FigureSockets, WorkerFigures
 
@@ -214,6 +215,10 @@ def run(
             raise ValueError(
                 f"--{name.replace('_', '-')} and --workers {count} were both given: workers share models that are loaded before"
             )
+    if settings.responses is None:
+        logger.info("responses are not kept, because each worker has a memory of its own: --responses FOLDER keeps them for all")
+        settings = replace(settings, max_responses=0)
+    ResponseMemory(settings.responses, settings.max_responses, settings.max_responses_bytes).close()  # raises the errors of the folder
     stopped = signal.signal(signal.SIGTERM, signal.default_int_handler)  # lets SIGTERM interrupt a load
     models = {}
     try:

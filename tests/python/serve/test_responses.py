@@ -174,10 +174,9 @@ def test_allowed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("change", "param", "says"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "whole conversation"),
+        ({"previous_response_id": "r" * 300}, "previous_response_id", "at most 256"),
         ({"conversation": "conv_1"}, "conversation", "whole conversation"),
-        ({"background": True}, "background", "keeps no responses"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input", "send the item itself"),
+        ({"background": True}, "background", "its client waits"),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input", "does not read"),
         ({"input": []}, "input", "at least 1"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input", "text only"),
@@ -299,7 +298,7 @@ def test_what_changes_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         "metadata": {"a": "b"},
     }
     [found], _ = scripted(monkeypatch, "x", {"input": "a", **quiet, "service_tier": "auto", "top_logprobs": 0, "stream_options": None})
-    assert found["status"] == "completed" and found["store"] is False and found["metadata"] == {"a": "b"}
+    assert found["status"] == "completed" and found["store"] is True and found["metadata"] == {"a": "b"}
 
 
 # ---------------------------------------------------------------- grammars as patterns

@@ -184,6 +184,8 @@ def test_a_wrong_command_line_is_one_line(arguments: list[str], says: str, capsy
         (["{}", "--default-model", "b"], "default_model='b' is not a model"),
         (["/nothing/here.gguf"], "here.gguf"),
         (["{}", "--workers", "2", "--lazy"], "--lazy and --workers"),
+        (["{}", "--responses", "/dev/null/x"], "/dev/null"),
+        (["{}", "--responses", "/dev/null/x", "--workers", "2"], "/dev/null"),
         (["{}", "--uds", "/nothing/here/socket"], "cannot listen at /nothing/here/socket"),
         (["{}", "--host", "no.such.name.invalid", "--no-auth"], "no.such.name.invalid"),
     ],
@@ -349,6 +351,8 @@ def test_workers_share_the_weights_and_are_replaced() -> None:
         wait_until(lambda: len(children_of(server.process.pid)) == 2)
         for _ in range(6):
             assert server.post(CHAT, QUICK).status == 200
+        # Another worker would not find a response, so none is kept without --responses.
+        assert server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1}).json["store"] is False
         pids = children_of(server.process.pid)
         together = sum(map(pss, [server.process.pid, *pids]))
         weights = 94 << 20
@@ -380,6 +384,25 @@ def test_workers_share_the_weights_and_are_replaced() -> None:
         assert server.end() == 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in last)
         assert "Traceback" not in server.errors, server.errors
+
+
+def test_workers_find_the_responses_of_each_other(tmp_path: Path) -> None:
+    body = {"input": "Hi", "max_output_tokens": 1}
+    options = ("--n-ctx", "512", "--workers", "2", "--grace", "0.1", "--responses", str(tmp_path / "kept"))
+    with Command(f"chat={samples.smollm2()}", *options) as server:
+        server.wait_ready()
+        wait_until(lambda: len(children_of(server.process.pid)) == 2)
+        first = server.post("/v1/responses", body).json
+        path = f"/v1/responses/{first['id']}"
+        for _ in range(12):
+            assert server.get(path).json == first
+            assert server.post("/v1/responses", {**body, "previous_response_id": first["id"]}).status == 200
+        for pid in children_of(server.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: server.errors.count("another one takes its place") == 2)
+        assert server.get(path).json == first
+        assert server.request("DELETE", path).status == 200
+        assert {server.get(path).status for _ in range(6)} == {404}
 
 
 NO_SECOND_WORKER = """
