@@ -90,6 +90,11 @@ class AsyncStream(AsyncIterator[Chunk]):
         return None if self._call is None else tuple(self._call.run.prompt_tokens)
 
     @property
+    def _prompt_ids(self) -> Any:
+        """The ids of each prompt, int32 (T,), or None before the stream was begun."""
+        return None if self._call is None else self._call.run.prompts
+
+    @property
     def seeds(self) -> tuple[int, ...] | None:
         """The seed of each prompt, or None before the stream was begun."""
         return None if self._call is None else tuple(params.seed or 0 for params in self._call.run.params)

@@ -119,7 +119,8 @@ class Chunk:
     call_deltas: new text of the tool calls that the model is writing.
     call_errors: (index, reason) for each call whose deltas were sent and which turned out to be no call. Its index and id are not used
         again, and the result's tool_calls does not contain it.
-    reasoning_cut: True in the chunk with the first token of the end marker with which max_reasoning_tokens ended the reasoning."""
+    reasoning_cut: True in the chunk with the first token of the end marker with which max_reasoning_tokens ended the reasoning.
+    stopped_by: as in Generation, in the last chunk of a sequence. None in all others."""
 
     text: str
     ids: Int32
@@ -134,6 +135,7 @@ class Chunk:
     call_deltas: tuple[CallDelta, ...] = ()
     call_errors: tuple[tuple[int, str], ...] = ()
     reasoning_cut: bool = False
+    stopped_by: str | int | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -234,6 +236,7 @@ class Continuation:
             *self.arrays(rows),
             pieces=self.pieces(rows),
             reasoning_cut=self._cut is not None and self._sent_ids <= self._cut < last,
+            stopped_by=self.stopped_by,
         )
         self._sent_text, self._sent_ids = end, last
         return chunk
@@ -315,7 +318,7 @@ class Run:
                 setattr(result, name, value)
             return result
 
-        self.engine = engine
+        self.engine, self.prompts = engine, prompts
         self._device = str(engine.info.get("device", ""))
         self.prompt_tokens = [len(ids) for ids in prompts]
         each_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else params

@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence, Set
 from typing import Any
 
+from ..chats.content import text_of
 from ..chats.results import ChatResult
 from ..generate.answers import ToolCall
-from ..generate.generation import Chunk
+from ..generate.generation import Chunk, Generation
 from ..model.model import Model
 from .calls import dumped
 from .client_tools import Tools
@@ -17,7 +18,21 @@ from .custom_tools import INPUT, ArrivingInput, as_function_call, input_of
 from .dialects import Dialect, conversation
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
-from .sampling_fields import BUDGET, GRAMMAR, IDLE, INERT, LACKING, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
+from .prompt_scores import PROMPT_LOGPROBS
+from .sampling_fields import (
+    BUDGET,
+    GRAMMAR,
+    IDLE,
+    INERT,
+    LACKING,
+    MODEL,
+    STOP_SHOWN,
+    STREAM,
+    STREAM_OPTIONS,
+    STRUCTURED,
+    TOKEN_IDS,
+    sampling_fields,
+)
 from .settings import Settings
 
 DONE = b"data: [DONE]\n\n"
@@ -73,6 +88,11 @@ def fields(settings: Settings) -> Fields:
                 covers={"continue_final": "continue_final_message"},
             ),
             Field("add_generation_prompt", FLAG, "False together with continue_final_message."),
+            Field("echo", FLAG, "True: the content begins with that of the last message, if it is the assistant's."),
+            Field("include_reasoning", FLAG, "False: the answer comes without its reasoning."),
+            TOKEN_IDS,
+            STOP_SHOWN,
+            PROMPT_LOGPROBS,
         ),
         inert=(*INERT, "verbosity", "parse_tool_calls"),
         refused={
@@ -84,14 +104,10 @@ def fields(settings: Settings) -> Fields:
             "functions": "it is OpenAI's old form of tools",
             "function_call": "it is OpenAI's old form of tool_choice",
             "best_of": "answers are not ranked",
-            "echo": "see /v1/completions",
             "add_special_tokens": "the chat template writes the special tokens",
-            "include_reasoning": "the reasoning is a part of each answer",
             "truncate_prompt_tokens": "see truncation in /v1/responses",
-            "prompt_logprobs": "see echo in /v1/completions",
-            "return_token_ids": "see /v1/completions",
         },
-        idle={**IDLE, "modalities": (["text"], []), "function_call": ("auto", "none"), "best_of": (1,), "include_reasoning": (True,)},
+        idle={**IDLE, "modalities": (["text"], []), "function_call": ("auto", "none"), "best_of": (1,)},
     )
 
 
@@ -114,6 +130,8 @@ def asked_of(read: Read) -> Asked:
         options["logprobs"] = read.get("top_logprobs", 0) or True
     elif read["top_logprobs"]:
         raise Refused(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    if read["prompt_logprobs"] is not None and read["stream"]:
+        raise Refused(400, "prompt_logprobs and stream were both given; it comes whole", param="prompt_logprobs")
     if read["add_generation_prompt"] is False and not read["continue_final_message"]:
         raise Refused(
             400, "add_generation_prompt: false is taken together with continue_final_message: true", param="add_generation_prompt"
@@ -130,6 +148,7 @@ def asked_of(read: Read) -> Asked:
         thinking=reasoning.get("enabled"),
         continue_final=bool(read["continue_final_message"]),
         enforced=tools.enforced(listed),
+        scored=read["prompt_logprobs"],
         options=options,
         named=tools.named,
         left_out=[*left_out, *read.ignored],
@@ -199,24 +218,9 @@ def _call_of(call: ToolCall, custom: Set[str]) -> dict[str, Any]:
     return call.to_openai()
 
 
-def choice_of(index: int, result: ChatResult, model: Model, custom: Set[str] = frozenset()) -> dict[str, Any]:
-    """Returns one whole answer as a choice. custom: the names of the custom tools."""
-    message: dict[str, Any] = {"role": "assistant", "content": result.content, "refusal": None}
-    if result.reasoning is not None:
-        message |= {"reasoning_content": result.reasoning, "reasoning": result.reasoning}
-    if result.tool_calls:
-        message |= {"content": result.content or None, "tool_calls": [_call_of(call, custom) for call in result.tool_calls]}
-    logprobs = None
-    if result.logprobs is not None:
-        logprobs = logprobs_of(model, result.ids, result.logprobs, result.top_ids, result.top_logprobs)
-    finish = finish_of(result.finish_reason, bool(result.tool_calls))
-    return {
-        "index": index,
-        "message": message,
-        "finish_reason": finish,
-        "logprobs": logprobs,
-        **cuts_of(result.reasoning_cut, result.finish_reason),
-    }
+def stop_text(read: Read, ended: Chunk | Generation) -> str:
+    """Returns the stop text that has ended an answer, if the request wants it in the answer's text. ended: the answer, or a chunk of it."""
+    return ended.stopped_by if read[STOP_SHOWN.name] and isinstance(ended.stopped_by, str) else ""
 
 
 def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:
@@ -270,15 +274,18 @@ class _Written:
     """An answer in the form of chat completions."""
 
     def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
-        self._answering, self._head = answering, head
+        self._read, self._answering, self._head = read, answering, head
         self._usage = bool((read["stream_options"] or {}).get("include_usage"))
-        self._chunk = {**head, "object": "chat.completion.chunk"}
+        self._reasons, self._ids = read.get("include_reasoning", True), bool(read[TOKEN_IDS.name])
         self._custom = {name for name, named in answering.named.items() if named.custom}
         self._calls = _Calls(self._custom)
+        self._echo = _echoed(read)
         self._spoken: set[int] = set()
-        self._cut: set[int] = set()
-        # The ignored fields are reported in the first event, or in the event with the usage if there is one.
-        self._report = {"pumice": {"ignored": answering.ignored}} if answering.ignored and not self._usage else {}
+        self._cut: set[int] = set()  # indices of the answers in which max_reasoning_tokens has ended the reasoning
+        prompt = {"prompt_token_ids": answering.prompt_ids} if self._ids else {}
+        self._prompt = prompt | ({} if answering.scores is None else {"prompt_logprobs": answering.scores})
+        # Entries of the first event. The ignored fields are reported there, or in the event with the usage if there is one.
+        self._first = prompt | ({"pumice": {"ignored": answering.ignored}} if answering.ignored and not self._usage else {})
 
     def opening(self) -> bytes:
         return b""
@@ -287,20 +294,44 @@ class _Written:
         choices = []
         if chunk.index not in self._spoken:
             self._spoken.add(chunk.index)
-            choices.append({"index": chunk.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None})
-        choices += _choices(chunk, self._answering.model, self._calls, self._cut)
+            choices.append(_delta(chunk, {"role": "assistant", "content": self._echo}))
+        choices += self._choices(chunk)
         more: dict[str, Any] = {"usage": None} if self._usage else {}
         events = b""
         for choice in choices:
-            events += event_of({**self._chunk, "choices": [choice], **more, **self._report})
-            self._report = {}
+            events += event_of({**self._head, "object": "chat.completion.chunk", "choices": [choice], **more, **self._first})
+            self._first = {}
         return events
+
+    def _choices(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """Returns the choices of the events for a chunk."""
+        delta: dict[str, Any] = {}
+        if chunk.kind == "reasoning" and chunk.text and self._reasons:
+            delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}
+        elif chunk.kind == "content" and chunk.text:
+            delta = {"content": chunk.text}
+        if stop := stop_text(self._read, chunk):
+            delta["content"] = delta.get("content", "") + stop
+        if chunk.reasoning_cut:
+            self._cut.add(chunk.index)
+        if deltas := self._calls.deltas(chunk):
+            delta["tool_calls"] = deltas
+        more: dict[str, Any] = {}
+        if chunk.logprobs is not None and len(chunk.ids):
+            more["logprobs"] = logprobs_of(self._answering.model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs)
+        if self._ids and len(chunk.ids):
+            more["token_ids"] = chunk.ids
+        choices = [_delta(chunk, delta, **more)] if delta or more else []
+        if chunk.finish_reason is not None:
+            reason = finish_of(chunk.finish_reason, any(answer == chunk.index for answer, _ in self._calls.called))
+            choices.append(_delta(chunk, {}, finish_reason=reason, **cuts_of(chunk.index in self._cut, chunk.finish_reason)))
+        return choices
 
     def closing(self, results: list[ChatResult]) -> bytes:
         if not self._usage:
             return DONE
         report = {"usage": usage_of(results), "pumice": report_of(results, self._answering.ignored)}
-        return event_of({**self._chunk, "choices": [], **report}) + DONE
+        return event_of({**self._head, "object": "chat.completion.chunk", "choices": [], **report}) + DONE
 
     def gather(self, chunk: Chunk) -> None:
         """Keeps nothing, because a whole answer is made from the results."""
@@ -309,38 +340,45 @@ class _Written:
         return {
             **self._head,
             "object": "chat.completion",
-            "choices": [choice_of(i, result, self._answering.model, self._custom) for i, result in enumerate(results)],
+            "choices": [self._choice(i, result) for i, result in enumerate(results)],
             "usage": usage_of(results),
             "pumice": report_of(results, self._answering.ignored),
+            **self._prompt,
+        }
+
+    def _choice(self, index: int, result: ChatResult) -> dict[str, Any]:
+        """Returns one whole answer as a choice."""
+        content = self._echo + result.content + stop_text(self._read, result)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if result.reasoning is not None and self._reasons:
+            message |= {"reasoning_content": result.reasoning, "reasoning": result.reasoning}
+        if result.tool_calls:
+            message |= {"content": content or None, "tool_calls": [_call_of(call, self._custom) for call in result.tool_calls]}
+        logprobs = None
+        if result.logprobs is not None:
+            logprobs = logprobs_of(self._answering.model, result.ids, result.logprobs, result.top_ids, result.top_logprobs)
+        return {
+            "index": index,
+            "message": message,
+            "finish_reason": finish_of(result.finish_reason, bool(result.tool_calls)),
+            "logprobs": logprobs,
+            **cuts_of(result.reasoning_cut, result.finish_reason),
+            **({"token_ids": result.ids} if self._ids else {}),
         }
 
     def failed(self, failure: Refused) -> bytes:
         return failed(failure)
 
 
-def _choices(chunk: Chunk, model: Model, calls: _Calls, cut: set[int]) -> list[dict[str, Any]]:
-    """Returns the choices of the events for a chunk. calls: the calls of the stream. cut: indices of the answers in which
-    max_reasoning_tokens has ended the reasoning."""
-    delta: dict[str, Any] = {}
-    if chunk.kind == "reasoning" and chunk.text:
-        delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}
-    elif chunk.kind == "content" and chunk.text:
-        delta = {"content": chunk.text}
-    if chunk.reasoning_cut:
-        cut.add(chunk.index)
-    if deltas := calls.deltas(chunk):
-        delta["tool_calls"] = deltas
-    logprobs = None
-    if chunk.logprobs is not None and len(chunk.ids):
-        logprobs = logprobs_of(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs)
-    choices = []
-    if delta or logprobs:
-        choices.append({"index": chunk.index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
-    if chunk.finish_reason is not None:
-        reason = finish_of(chunk.finish_reason, any(answer == chunk.index for answer, _ in calls.called))
-        cuts = cuts_of(chunk.index in cut, chunk.finish_reason)
-        choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason, **cuts})
-    return choices
+def _delta(chunk: Chunk, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Returns a choice of an event."""
+    return {"index": chunk.index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
+
+
+def _echoed(read: Read) -> str:
+    """Returns the content of the last message, if the request wants the answer to begin with it."""
+    last = read["messages"][-1]
+    return text_of(last.get("content") or "", "the content of the last message") if read["echo"] and last.get("role") == "assistant" else ""
 
 
 chat = conversation("Answers a conversation.", Dialect(asked_of, _head, _Written))

@@ -13,16 +13,28 @@ from ..event_loops.streams import AsyncStream
 from ..generate.generation import Chunk, Generation
 from ..model.model import Model
 from .calls import Call
-from .chat_completions import DONE, cuts_of, event_of, failed
+from .chat_completions import DONE, cuts_of, event_of, failed, stop_text
 from .conversations import finish_of, grammar_of
 from .dialects import send
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields, Read
-from .sampling_fields import GRAMMAR, IDLE, INERT, LACKING, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
+from .prompt_scores import LEAST, PROMPT_LOGPROBS, check_count, prompt_logprobs, token_text
+from .sampling_fields import (
+    GRAMMAR,
+    IDLE,
+    INERT,
+    LACKING,
+    MODEL,
+    STOP_SHOWN,
+    STREAM,
+    STREAM_OPTIONS,
+    STRUCTURED,
+    TOKEN_IDS,
+    sampling_fields,
+)
 from .settings import Settings
 
 NO_LIMIT = -1  # llama.cpp's max_tokens for an answer that may fill the context
-LEAST = -9999.0  # what -inf is in an answer, because JSON has no infinity
 OPENAI_TOKENS = 16  # maximum number of tokens that OpenAI generates if max_tokens is absent
 
 
@@ -63,12 +75,9 @@ def fields(settings: Settings) -> Fields:
                 {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": [NO_LIMIT]}]},
                 "Only so many last tokens of a prompt are kept. -1: what fits into the context. pumice.cut_tokens says how many were cut.",
             ),
-            Field("return_token_ids", FLAG, "True: choices have prompt_token_ids and token_ids."),
-            Field(
-                "prompt_logprobs",
-                {"type": "integer", "minimum": 0, "maximum": 20},
-                "Choices have the log-probabilities of the prompt's tokens, and of so many likeliest ones, in vLLM's form.",
-            ),
+            TOKEN_IDS,
+            STOP_SHOWN,
+            PROMPT_LOGPROBS,
             STRUCTURED,
             GRAMMAR,
         ),
@@ -132,16 +141,15 @@ class _Asked:
             self.ids = [ids[-kept:] for ids in self.ids]
         tokens = sum(map(len, self.ids))
         if scored is not None:
-            _check_logprobs(tokens, 0, scored, self.call.server.settings, "prompt_logprobs")
+            check_count(tokens, 0, scored, self.call.server.settings, "prompt_logprobs")
         if self.top is not None and not read["stream"]:
             new = len(self.prompts) * self.n * self.most
-            _check_logprobs(tokens if self.echo else 0, new, self.top, self.call.server.settings, "logprobs")
+            check_count(tokens if self.echo else 0, new, self.top, self.call.server.settings, "logprobs")
         for extra, ids in zip(self.extras, self.ids, strict=False):
             if read["return_token_ids"]:
                 extra["prompt_token_ids"] = ids
             if scored is not None:
-                scores = await self.model.ascore(ids, top=scored or None)
-                extra["prompt_logprobs"] = await aside(_prompt_logprobs, self.model, ids, scores, scored)
+                extra["prompt_logprobs"] = await prompt_logprobs(self.call, self.model, ids, scored)
 
     def own(self, index: int, ids: Any, first: bool = True) -> dict[str, Any]:
         """Returns the further entries of the choice with this index. ids: its tokens, or those of a chunk of it. first: whether the entries
@@ -188,25 +196,6 @@ async def complete(call: Call) -> None:
         await send(call, stream, _Written(asked, stream, head, echoed), read["stream"])
 
 
-def _prompt_logprobs(model: Model, ids: Any, scores: Any, top: int) -> list[Any]:
-    """Returns the log-probabilities of a prompt's tokens in vLLM's form: for each token a dict, token id -> log-probability, rank and text.
-    The first token has none. The rank of a token that is not among the likeliest ones is not known, and null."""
-    chances = scores.logprobs if top else scores
-    likeliest = list(zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)) if top else [([], [])] * len(chances)
-    found: list[Any] = [None]
-    for token, own, (others, theirs) in zip(ids[1:].tolist(), chances.tolist(), likeliest, strict=True):
-        entries: dict[int, tuple[float, int | None]] = {token: (own, None)}
-        entries |= {other: (chance, rank) for rank, (other, chance) in enumerate(zip(others, theirs, strict=True), 1)}
-        texts = model.token_bytes(list(entries))
-        found.append(
-            {
-                str(other): {"logprob": max(chance, LEAST), "rank": rank, "decoded_token": token_text(text)}
-                for (other, (chance, rank)), text in zip(entries.items(), texts, strict=True)
-            }
-        )
-    return found
-
-
 def usage_of(found: Sequence[Generation], n: int) -> dict[str, Any]:
     """Returns the numbers of tokens of a call. n: number of answers per prompt."""
     first = found[::n]
@@ -233,20 +222,6 @@ class _Echo:
 def _usage(echoed: Sequence[_Echo | None]) -> dict[str, Any]:
     prompt = sum(len(each.ids) for each in echoed if each is not None)
     return {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
-
-
-def _check_logprobs(echoed: int, new: int, top: int, settings: Settings, field: str) -> None:
-    """Raises Refused (400) if an answer could have more log-probabilities than fit into the server's memory. echoed: number of tokens of
-    the prompts that are echoed. new: maximum number of generated tokens. field: the field that asks for them."""
-    most, count = settings.max_logprobs, (echoed + new) * (top + 1)
-    if count > most:
-        raise Refused(
-            400,
-            f"{field}: {echoed} tokens of echoed prompts and up to {new} new ones, with the log-probabilities of {top} likeliest tokens "
-            f"beside their own, make {count} log-probabilities; at most {most} are given at once. Send fewer prompts in a request, or ask "
-            f"for fewer likeliest tokens, fewer answers or a smaller max_tokens",
-            param=field,
-        )
 
 
 async def _echo(call: Call, model: Model, prompt: Any, ids: Any, top: int | None) -> _Echo:
@@ -282,15 +257,6 @@ def prompt_pieces(model: Model, prompt: Any, ids: Any) -> list[str]:
     return pieces
 
 
-def token_text(data: bytes) -> str:
-    """Returns a token's text in this endpoint's form. For a part of a character, this is OpenAI's spelling of its bytes, such as
-    "bytes:\\xf0\\x9f", so that different parts have different texts."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + data.decode("utf-8", "backslashreplace")
-
-
 def legacy_logprobs(
     model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, pieces: Sequence[str], start: int = 0
 ) -> dict[str, Any]:
@@ -313,14 +279,15 @@ def _likeliest(model: Model, ids: Any, chances: Any) -> dict[str, float]:
     return found
 
 
-def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) -> dict[str, Any]:
+def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None, stop: str) -> dict[str, Any]:
+    """Returns one whole answer as a choice. stop: its stop text, if the request wants it, or an empty text."""
     logprobs = None
     if each.logprobs is not None:
         start = len(echoed.text) if echoed else 0
         logprobs = legacy_logprobs(model, each.ids, each.logprobs, each.top_ids, each.top_logprobs, each.pieces, start)
     if echoed is not None and echoed.logprobs is not None and logprobs is not None:
         logprobs = {name: echoed.logprobs[name] + logprobs[name] for name in logprobs}
-    text = (echoed.text if echoed else "") + each.text
+    text = (echoed.text if echoed else "") + each.text + stop
     return {
         "index": index,
         "text": text,
@@ -356,7 +323,7 @@ class _Written:
             self._lengths[chunk.index] = start + sum(map(len, chunk.pieces))
         choice = {
             "index": chunk.index,
-            "text": chunk.text,
+            "text": chunk.text + stop_text(self._asked.read, chunk),
             "logprobs": logprobs,
             "finish_reason": finish_of(chunk.finish_reason, False),
             **cuts_of(chunk.reasoning_cut, chunk.finish_reason),
@@ -382,7 +349,8 @@ class _Written:
     def whole(self, results: list[Generation]) -> dict[str, Any]:
         asked = self._asked
         choices = [
-            {**_choice(i, each, asked.model, self._echoed[i // asked.n]), **asked.own(i, each.ids)} for i, each in enumerate(results)
+            {**_choice(i, each, asked.model, self._echoed[i // asked.n], stop_text(asked.read, each)), **asked.own(i, each.ids)}
+            for i, each in enumerate(results)
         ]
         return {**self._head, "choices": choices, "usage": usage_of(results, asked.n), "pumice": asked.report}
 

@@ -22,6 +22,7 @@ from .client_tools import Named
 from .failures import Refused
 from .fields import Read
 from .models import Served
+from .prompt_scores import check_count, prompt_logprobs
 from .settings import Settings
 from .template_habits import TemplateHabits
 
@@ -37,7 +38,8 @@ class Asked:
     ignored, and reported under `budget_name`, if the model's markers of reasoning are not known, whereas max_reasoning_tokens in `options`
     is an error then. enforced: whether a tool has a grammar, so that the request fails if nothing can enforce it. truncates: whether the
     oldest messages are left out if the conversation is longer than the context. named: the model's name for a tool -> the client's, for
-    tools whose names differ. left_out: parts of the request that this server cannot do, for the report of the answer."""
+    tools whose names differ. scored: number of likeliest tokens for which the answer has log-probabilities of the prompt, or None if it has
+    no log-probabilities of the prompt. left_out: parts of the request that this server cannot do, for the report of the answer."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -52,6 +54,7 @@ class Asked:
     budget_name: str = ""
     enforced: bool = False
     truncates: bool = False
+    scored: int | None = None
     named: dict[str, Named] = field(default_factory=dict)
     continue_final: bool = False
     options: dict[str, Any] = field(default_factory=dict)
@@ -66,13 +69,20 @@ class Asked:
 @dataclass
 class Answering:
     """An answer that is being generated. request: the request's id. named: Asked.named. ignored: parts of the request that have no effect,
-    because the chat template does not use them or this server cannot do them."""
+    because the chat template does not use them or this server cannot do them. scores: the log-probabilities of the prompt, or None."""
 
     model: Model
     stream: AsyncStream
     request: str
     named: Mapping[str, Named]
     ignored: list[str]
+    scores: list[Any] | None = None
+
+    @property
+    def prompt_ids(self) -> Any:
+        """The ids of the prompt, int32 (T,)."""
+        assert self.stream._prompt_ids is not None
+        return self.stream._prompt_ids[0]
 
 
 async def begun(call: Call, served: Served, asked: Asked) -> Answering:
@@ -89,7 +99,15 @@ async def begun(call: Call, served: Served, asked: Asked) -> Answering:
         if asked.forced:
             # The model has just found out what it can enforce, and remembers it.
             ignored += await call.server.aside(lambda: model._chats.not_enforced(asked.tools, asked.tool_choice))
-        return Answering(model, stream, call.id, asked.named, ignored + asked.left_out)
+        answering = Answering(model, stream, call.id, asked.named, ignored + asked.left_out)
+        if asked.scored is not None:
+            try:
+                check_count(len(answering.prompt_ids), 0, asked.scored, call.server.settings, "prompt_logprobs")
+                answering.scores = await prompt_logprobs(call, model, answering.prompt_ids, asked.scored)
+            except BaseException:
+                await stream.aclose()
+                raise
+        return answering
     except ContextLengthError as error:
         if not asked.truncates:
             raise

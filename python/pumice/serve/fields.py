@@ -180,9 +180,10 @@ class Read:
 @dataclass(frozen=True)
 class Fields:
     """The fields of an endpoint's body. inert: names of fields that other servers know. They are accepted, and have no effect here.
-    refused: name of a field -> why this server cannot do what the field requests. Values that request nothing are accepted, because clients
-    send them as defaults: null, and those in `idle`, or false, "" and [] for a field that `idle` does not name. details: name of a refused
-    field -> what the error tells programs, from which a client sees that it can go on without the field."""
+    refused: name of a field -> why this server cannot do what the field requests. A name that is also in `fields` is not refused. Values
+    that request nothing are accepted, because clients send them as defaults: null, and those in `idle`, or false, "" and [] for a field
+    that `idle` does not name. details: name of a refused field -> what the error tells programs, from which a client sees that it can go on
+    without the field."""
 
     fields: tuple[Field, ...]
     inert: tuple[str, ...] = ()
@@ -206,7 +207,7 @@ class Fields:
         for name, value in body.items():
             if value is None or name in self.inert:  # null requests nothing, whatever the field is
                 continue
-            if name in self.refused:
+            if name in self.refused and name not in known:
                 if _holds(self.idle.get(name, (False, "", [])), value):
                     continue
                 reason = f"{name} is not supported: {self.refused[name]}"

@@ -111,6 +111,9 @@ STREAM_OPTIONS = Field(
     "include_usage: a last event with the numbers of tokens.",
 )
 MODEL = Field("model", TEXT, "The name of a model of /v1/models. A server of one model needs none.")
+# Fields of vLLM, for the endpoints that have choices.
+TOKEN_IDS = Field("return_token_ids", FLAG, "True: the ids of the prompt's tokens (prompt_token_ids), and of an answer's (token_ids).")
+STOP_SHOWN = Field("include_stop_str_in_output", FLAG, "True: the text ends with the stop text. Its tokens are not in the answer.")
 # Fields that OpenAI's clients send and that have no effect on answers here.
 INERT = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata",
@@ -133,7 +136,7 @@ _LACKING: dict[str, tuple[str, tuple[Any, ...]]] = {
     "length_penalty": ("there is no beam search", (1,)),
     "early_stopping": ("there is no beam search", (False,)),
     "skip_special_tokens": ("the text of an answer has no special tokens", (True,)),
-    "spaces_between_special_tokens": ("the text of an answer has no special tokens", (True,)),
+    "spaces_between_special_tokens": ("the text of an answer has no special tokens", (True, False)),
     "include_stop_str_in_output": ("an answer ends before its stop text", (False,)),
     "return_tokens_as_token_ids": ("log-probabilities have the texts of tokens", (False,)),
     "dynatemp_range": ("the temperature of an answer is fixed", (0,)),

@@ -1,0 +1,112 @@
+"""Fields that vLLM's clients send to /v1/chat/completions and /v1/completions, whole and streamed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from asgi import Client, with_server
+from scripted_model import ScriptedModel, served
+from tool_templates import TEMPLATES
+
+import pumice
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HI = [{"role": "user", "content": "Count to five."}]
+BODY = {"messages": HI, "max_tokens": 8, "temperature": 0}
+
+
+def joined(events: list[Any], index: int = 0, key: str = "content") -> Any:
+    """Returns the joined texts, or lists, of one answer in a stream."""
+    choices = [choice for event in events[:-1] for choice in event["choices"] if choice["index"] == index]
+    parts = [part for choice in choices for part in (choice.get(key), choice.get("delta", {}).get(key)) if part]
+    return sum(parts, []) if parts and isinstance(parts[0], list) else "".join(parts)
+
+
+def test_token_ids(smollm2: pumice.Model) -> None:
+    body = {**BODY, "n": 2, "return_token_ids": True}
+
+    async def work(client: Client) -> tuple[Any, ...]:
+        prompt = (await client.post("/tokenize", {"messages": HI})).json["tokens"]
+        return prompt, (await client.post(CHAT, body)).json, (await client.post(CHAT, body | {"stream": True})).events
+
+    prompt, whole, events = with_server({"chat": smollm2}, work)
+    assert whole["prompt_token_ids"] == prompt == events[0]["prompt_token_ids"]
+    assert sum("prompt_token_ids" in event for event in events[:-1]) == 1
+    for i, choice in enumerate(whole["choices"]):
+        assert len(choice["token_ids"]) == 8 and choice["token_ids"] == joined(events, i, "token_ids")
+        assert smollm2.detokenize(choice["token_ids"]) == choice["message"]["content"] == joined(events, i)
+
+
+def test_log_probabilities_of_the_prompt(smollm2: pumice.Model) -> None:
+    async def work(client: Client) -> tuple[Any, ...]:
+        found = (await client.post(CHAT, {**BODY, "prompt_logprobs": 2, "return_token_ids": True})).json
+        body = {"prompt": found["prompt_token_ids"], "max_tokens": 1, "prompt_logprobs": 2}
+        refused = [await client.post(CHAT, {**BODY, "prompt_logprobs": wrong}) for wrong in (21, -1, True)]
+        refused.append(await client.post(CHAT, {**BODY, "prompt_logprobs": 0, "stream": True}))
+        refused.append(await client.post(CHAT, {**BODY, "prompt_logprobs": 20, "messages": [{"role": "user", "content": "a " * 200}]}))
+        return found, (await client.post(COMPLETIONS, body)).json, refused
+
+    found, completion, refused = with_server({"chat": smollm2}, work, max_logprobs=2_000)
+    assert found["prompt_logprobs"] == completion["choices"][0]["prompt_logprobs"]
+    assert len(found["prompt_logprobs"]) == found["usage"]["prompt_tokens"] and found["prompt_logprobs"][0] is None
+    assert [(answer.status, answer.error["param"]) for answer in refused] == [(400, "prompt_logprobs")] * 5
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_reasoning_is_left_out(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    body = {"messages": HI, "include_reasoning": wanted}
+    model = ScriptedModel(TEMPLATES["hermes"], "<think>One, I think.</think>Two.")
+
+    async def main() -> tuple[Any, ...]:
+        async with served(model, monkeypatch) as client:
+            return (await client.post(CHAT, body)).json, (await client.post(CHAT, body | {"stream": True})).events
+
+    whole, events = asyncio.run(main())
+    message = whole["choices"][0]["message"]
+    assert message["content"] == "Two." == joined(events)
+    assert message.get("reasoning_content", "") == joined(events, key="reasoning_content") == ("One, I think." if wanted else "")
+    # The reasoning still counts, because the model has computed it.
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+
+
+@pytest.mark.parametrize("content", ["One, two,", [{"type": "text", "text": "One, two,"}]])
+def test_an_answer_begins_with_what_it_continues(smollm2: pumice.Model, content: Any) -> None:
+    messages = [*HI, {"role": "assistant", "content": content}]
+    body = {**BODY, "messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+
+    async def work(client: Client) -> tuple[Any, ...]:
+        plain = (await client.post(CHAT, body)).json["choices"][0]["message"]["content"]
+        whole = (await client.post(CHAT, {**body, "echo": True})).json["choices"][0]["message"]["content"]
+        other = (await client.post(CHAT, {**BODY, "echo": True})).json["choices"][0]["message"]["content"]
+        return plain, whole, joined((await client.post(CHAT, {**body, "echo": True, "stream": True})).events), other
+
+    plain, whole, streamed, other = with_server({"chat": smollm2}, work)
+    assert plain and whole == streamed == f"One, two,{plain}"
+    assert not other.startswith(HI[0]["content"])  # the last message is the user's
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_stop_text_is_shown(smollm2: pumice.Model, path: str) -> None:
+    body = {"max_tokens": 24, "temperature": 0, **({"messages": HI} if path == CHAT else {"prompt": "One, two, three,"})}
+
+    def text(answer: Any) -> str:
+        choice = answer.json["choices"][0]
+        return str(choice["message"]["content"] if path == CHAT else choice["text"])
+
+    async def work(client: Client) -> None:
+        plain = text(await client.post(path, body))
+        stop = plain[8:11]
+        cut = {**body, "stop": [stop]}
+        before = plain[: plain.index(stop)]
+        assert text(await client.post(path, cut)) == before
+        shown = {**cut, "include_stop_str_in_output": True}
+        assert text(await client.post(path, shown)) == before + stop
+        for options in (cut, shown):
+            events = (await client.post(path, {**options, "stream": True})).events
+            assert joined(events, key="content" if path == CHAT else "text") == (before + stop if options is shown else before)
+        # Nothing is added where the answer ended in another way.
+        assert text(await client.post(path, {**body, "include_stop_str_in_output": True})) == plain
+
+    with_server({"chat": smollm2}, work)
