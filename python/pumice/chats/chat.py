@@ -69,7 +69,15 @@ class Asked:
             return Continuation(tokenizer, params, self.ids)
 
         def parser() -> ResponseParser:
-            return ResponseParser(shape, self.tools, prompt=self.opened, continues=self.continues, calls=self.calls, make_id=self.make_id)
+            return ResponseParser(
+                shape,
+                self.tools,
+                prompt=self.opened,
+                continues=self.continues,
+                calls=self.calls,
+                make_id=self.make_id,
+                control=frozenset(self.heard.values()),
+            )
 
         return Answer(tokenizer, params, self.ids, parser, self.heard)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -264,7 +264,8 @@ class ResponseParser:
     tools: the tools of the chat() call. If arguments arrive as text, they are converted to the types in the tool's schema.  calls: if
     False, calls are treated as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>".  continues:
     whether `prompt` ends with text that the answer continues. If so, blanks at the beginning of the new text are kept.  make_id: a function
-    that returns the id of a call, from its name and its number in the answer."""
+    that returns the id of a call, from its name and its number in the answer.  control: the texts of control tokens, with which a model
+    never writes text."""
 
     def __init__(
         self,
@@ -275,8 +276,9 @@ class ResponseParser:
         continues: bool = False,
         calls: bool = True,
         make_id: MakeId = random_id,
+        control: Collection[str] = (),
     ) -> None:
-        self._template, self._calls = template, calls
+        self._template, self._calls, self._control = template, calls, control
         self._arriving = ArrivingCalls(make_id)
         self._arrived: list[CallDelta] = []  # deltas of a call that begins in the prompt
         self._schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
@@ -361,7 +363,8 @@ class ResponseParser:
         """Ends the answer. Returns the Events for the text that was held back. after: the stop string that ended it.
 
         If the answer ends inside a call, the call is incomplete ("limit"), or it is no call and an error tells that ("stop"). Its text does
-        not become content."""
+        not become content. Nor does the beginning of a marker that has a control token, if the answer ends inside it by "limit" or
+        "stop"."""
         self._end, self._scanner.after = end, after
         events = self._close()
         if self._calls and self._inside is not None and self._inside.kind == "reasoning":
@@ -395,10 +398,15 @@ class ResponseParser:
                 )
             cut = final and self._end != "end" and any(mark is not None and mark.kind == "tool_call" for mark in self._scanner.may_be)
             if found is None:
-                sure = len(text) - len(self._scanner.unfinished) if cut else len(text)
+                # A control token in the beginning of a marker shows that the rest would have made it one. Without a control token, the
+                # beginning may be text, and stays text.
+                marked = final and self._end != "end" and any(token in self._scanner.unfinished for token in self._control)
+                sure = len(text) - len(self._scanner.unfinished) if cut or marked else len(text)
                 self._take(events, text[:sure])
                 if cut:
                     self._take_unfinished(events, text[sure:])
+                elif marked:
+                    self._count(self.kind, text[sure:])
                 return events
             self._take(events, text)
             if cut and self._inside is None:

@@ -111,6 +111,38 @@ def test_a_cut_call_takes_nothing_from_the_text_before_it(name: str) -> None:
         assert (parser.content, parser.reasoning) == (whole.content, whole.reasoning), text[:end]
 
 
+TOKEN = re.compile(r"<[|｜][^<>|｜\n]*[|｜]>")  # how control tokens are spelt
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if any(TOKEN.search(text) for _, text in answers(name).values())])
+def test_a_control_token_in_a_cut_marker_is_no_text(name: str) -> None:
+    """An answer that is cut in "<|channel|>fin" has no such content."""
+    prompt, text = max(answers(name).values(), key=lambda each: len(TOKEN.findall(each[1])))
+    tokens = list(TOKEN.finditer(text))
+    control = {token[0] for token in tokens}
+    inner = {i for token in tokens for i in range(token.start() + 1, token.end())}
+    for size in sorted({token.end() + more for token in tokens for more in (0, 1, 5)} - inner):
+        for end, pieces in (("limit", [text[:size]]), ("stop", [text[: size - 1], text[size - 1 : size]])):
+            parser = ResponseParser(shape_of(TEMPLATES[name]), TOOLS, prompt=prompt, control=control)
+            events = [*(event for piece in pieces for event in parser.feed(piece)), *parser.finish(end)]
+            said = "".join(event.text for event in events if event.kind != "tool_call")
+            assert not any(token in f"{parser.content}{parser.reasoning}{said}" for token in control), text[:size]
+            assert len(parser.kinds_at(range(parser.length))) == parser.length
+
+
+@pytest.mark.parametrize(
+    ("end", "control", "content"),
+    [("limit", True, "a"), ("stop", True, "a"), ("end", True, "a<|channel|>fin"), ("limit", False, "a<|channel|>fin")],
+)
+def test_a_cut_marker_is_text_unless_that_is_certain(end: End, control: bool, content: str) -> None:
+    """The beginning of a marker may be text if no control token is in it, or if the model itself has ended the answer."""
+    template = {"fields": {"content": {}, "reasoning": {"open": "<|channel|>final", "close": "<|end|>"}}}
+    parser = ResponseParser(ResponseTemplate(template), control=("<|channel|>",) if control else ())
+    parser.feed("a<|channel|>fin")
+    parser.finish(end)
+    assert (parser.content, parser.reasoning) == (content, None)
+
+
 QWEN, GLM, HERMES = (
     SHAPES["Qwen3-Coder (<function=name><parameter=)"], SHAPES["GLM (<tool_call>name<arg_key>)"],
     SHAPES["Hermes, Qwen, Granite 4 (<tool_call>{...})"],
