@@ -1,7 +1,7 @@
 """The one handler of all conversations. It reads a request, starts its answer, and sends the answer whole or as a stream of events.
 
-A dialect is a module of pure functions, which do no input or output: a table of fields, a function that converts a checked body to an
-Asked, and a class that writes an answer in the dialect's form."""
+A dialect is a module of pure functions: a table of fields, a function that converts a checked body to an Asked, and a class that writes an
+answer in the dialect's form. They do no input or output, except that the end of an answer of /v1/responses is stored."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@ response_memory.py stores them."""
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Sequence
@@ -55,7 +56,8 @@ class Remembered:
             if self.memory.keep(name_of(self.owner, response["id"]), kept):
                 return response
             logger.info("%s is not kept, because it is larger than --max-responses-bytes", response["id"])
-        except sqlite3.Error as error:  # for example, the disk is full; the answer itself is whole
+        # For example, the disk is full, or an item is nested too deep to be written as JSON. The answer itself is whole.
+        except (sqlite3.Error, ValueError) as error:
             logger.error("%s could not be kept: %s", response["id"], error)
         return {**response, "store": False}
 
@@ -75,6 +77,14 @@ def _stored(item: dict[str, Any], response_id: str, place: int) -> dict[str, Any
     return item
 
 
+def _items(kept: Kept) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = orjson.loads(kept.items)
+    except orjson.JSONDecodeError:  # half of a surrogate pair, which dumped() writes and orjson does not read
+        found = json.loads(kept.items)
+    return found
+
+
 # ---------------------------------------------------------------- before an answer
 async def remembered(call: Call, read: Read) -> Read:
     """Adds what the server remembers to a checked body of /v1/responses. Raises Refused (404) if it does not remember a response or an
@@ -83,7 +93,7 @@ async def remembered(call: Call, read: Read) -> Read:
     history: list[dict[str, Any]] = []
     if previous is not None:
         for kept in await _chain(call, previous, "previous_response_id", "Previous response"):
-            history += await call.server.aside(orjson.loads, kept.items)
+            history += await call.server.aside(_items, kept)
     if isinstance(own, list) and any(item.get("type") == "item_reference" for item in own):
         own = [await _referred(call, item, i) if item.get("type") == "item_reference" else item for i, item in enumerate(own)]
     stores = bool(memory.most and read.get("store", True))
@@ -123,7 +133,7 @@ async def _referred(call: Call, item: dict[str, Any], index: int) -> dict[str, A
     kept = None if found is None else await _one(call, f"resp_{found[1]}")
     if kept is not None:
         call.hold(len(kept.items))
-        for each in await call.server.aside(orjson.loads, kept.items):
+        for each in await call.server.aside(_items, kept):
             if each["id"] == given:
                 return dict(each)
     raise _missing(call, f"input[{index}]: Item", given, "input", "item_not_found")
@@ -163,9 +173,7 @@ async def input_items(call: Call) -> None:
 
 
 def _listed(chain: Sequence[Kept], backwards: bool, limit: int, after: str | None) -> dict[str, Any]:
-    items = [item for kept in chain for item in orjson.loads(kept.items)]
-    last = chain[-1]
-    items = items[: len(items) - len(orjson.loads(last.items)) + last.inputs]
+    items = [item for kept in chain[:-1] for item in _items(kept)] + _items(chain[-1])[: chain[-1].inputs]
     if backwards:
         items.reverse()
     first = 0

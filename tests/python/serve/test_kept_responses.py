@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import threading
@@ -284,6 +285,42 @@ def test_an_answer_is_given_although_it_cannot_be_kept(monkeypatch: pytest.Monke
 
     with_memory(monkeypatch, work)
     assert "disk is full" in caplog.text
+
+
+def test_values_that_json_can_hardly_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item that is nested deep is kept or not, and half of a surrogate pair comes back, but the server never fails."""
+    tool = {"type": "custom", "name": "now"}
+
+    async def work(client: Client, model: ScriptedModel) -> None:
+        for levels in (100, 300, 900):
+            deep = json.loads("[" * levels + "]" * levels)
+            first = await responded(client, {"input": [{"role": "user", "content": "a", "x": deep}]})
+            found = await client.get(f"{PATH}/{first['id']}/input_items")
+            assert (found.status, first["store"]) in ((200, True), (404, False))
+            assert not first["store"] or found.json["data"][0]["x"] == deep
+        half = await responded(client, {"input": "a", "tools": [tool]})
+        assert half["store"] is True and half["output"][0]["input"] == "\ud83d"
+        answer = await client.post(PATH, {"input": "b", "previous_response_id": half["id"]})
+        assert answer.status in (200, 400), answer.body
+        items = (await client.get(f"{PATH}/{half['id']}/input_items")).json["data"]
+        assert [item["role"] for item in items] == ["user"]
+
+    with_memory(monkeypatch, work, '<tool_call>\n{"name": "now", "arguments": {"input": "\\ud83d"}}\n</tool_call>')
+
+
+def test_many_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(client: Client, model: ScriptedModel) -> None:
+        first = await responded(client, {"input": "a"})
+        bodies = [{"input": str(i), "previous_response_id": first["id"], "stream": i % 2 == 0} for i in range(20)]
+        found = await asyncio.gather(*(responded(client, body) for body in bodies))
+        assert len({response["id"] for response in found}) == 20
+        for body, response in zip(bodies, found, strict=True):
+            items = (await client.get(f"{PATH}/{response['id']}/input_items?order=asc")).json["data"]
+            assert [item["content"][0]["text"] for item in items] == ["a", "Yes.", body["input"]]
+            assert (await client.request("DELETE", f"{PATH}/{response['id']}")).status == 200
+        assert (await client.get(f"{PATH}/{first['id']}")).json == first
+
+    with_memory(monkeypatch, work)
 
 
 # ---------------------------------------------------------------- the database
