@@ -52,8 +52,7 @@ class Remembered:
         items = [*(_stored(item, response["id"], place) for place, item in enumerate(given)), *output]
         previous = None if self.previous is None else name_of(self.owner, self.previous)
         try:
-            kept = Kept(dumped(response), dumped(items), len(given), previous)
-            if self.memory.keep(name_of(self.owner, response["id"]), kept):
+            if self.memory.keep(name_of(self.owner, response["id"]), dumped(response), Kept(len(given), dumped(items)), previous):
                 return response
             logger.info("%s is not kept, because it is larger than --max-responses-bytes", response["id"])
         # For example, the disk is full, or an item is nested too deep to be written as JSON. The answer itself is whole.
@@ -121,19 +120,14 @@ async def _chain(call: Call, response_id: str, param: str | None, what: str) -> 
     raise _missing(call, what, response_id, param, code)
 
 
-async def _one(call: Call, response_id: str) -> Kept | None:
-    found = await call.server.aside(call.server.memory.read, [name_of(call.owner, response_id)])
-    return None if found is None else found[0]
-
-
 async def _referred(call: Call, item: dict[str, Any], index: int) -> dict[str, Any]:
     """Returns the item to which input[index] refers."""
     given = item.get("id")
     found = _ITEM_ID.fullmatch(given) if isinstance(given, str) else None
-    kept = None if found is None else await _one(call, f"resp_{found[1]}")
+    kept = None if found is None else await call.server.aside(call.server.memory.read, [name_of(call.owner, f"resp_{found[1]}")])
     if kept is not None:
-        call.hold(len(kept.items))
-        for each in await call.server.aside(_items, kept):
+        call.hold(len(kept[0].items))
+        for each in await call.server.aside(_items, kept[0]):
             if each["id"] == given:
                 return dict(each)
     raise _missing(call, f"input[{index}]: Item", given, "input", "item_not_found")
@@ -148,9 +142,9 @@ async def response(call: Call) -> None:
     """Gives a response that is kept."""
     if _query(call).get("stream", "false").lower() not in ("false", "0"):
         raise Refused(400, "stream: a response that is kept comes whole", param="stream")
-    if (kept := await _one(call, _id_of(call))) is None:
+    if (found := await call.server.aside(call.server.memory.response, name_of(call.owner, _id_of(call)))) is None:
         raise _missing(call, "Response", _id_of(call), None, "response_not_found")
-    await call.send(kept.response, kind="application/json")
+    await call.send(found, kind="application/json")
 
 
 async def delete(call: Call) -> None:

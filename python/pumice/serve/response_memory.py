@@ -15,12 +15,13 @@ from ..common.arguments import shown_path
 
 FILE = "responses.sqlite"  # name of the database in the folder
 BUSY_SECONDS = 5.0  # maximum time in seconds for which a process waits while another one changes the database
-# used: a number that is higher the later the response was used. size: number of bytes of `response` and `items`.
-_TABLE = """
-CREATE TABLE IF NOT EXISTS responses (
-  name BLOB PRIMARY KEY, previous BLOB, response BLOB NOT NULL, items BLOB NOT NULL, inputs INTEGER NOT NULL,
-  size INTEGER NOT NULL, used INTEGER NOT NULL);
+# used: a number that is higher the later the response was used. size: number of bytes of `response` and `items`, which are in a table of
+# their own, because SQLite writes a whole row again if one of its values changes.
+_TABLES = """
+CREATE TABLE IF NOT EXISTS responses (name BLOB PRIMARY KEY, previous BLOB, size INTEGER NOT NULL, used INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS by_use ON responses (used, size);
+CREATE TABLE IF NOT EXISTS contents (name BLOB PRIMARY KEY, inputs INTEGER NOT NULL, items BLOB NOT NULL, response BLOB NOT NULL);
+CREATE TRIGGER IF NOT EXISTS forget AFTER DELETE ON responses BEGIN DELETE FROM contents WHERE name = old.name; END;
 """
 # UNION leaves out rows that were found before, so that the query ends even if a damaged database has a circle.
 _CHAIN = """
@@ -33,13 +34,11 @@ SELECT name, previous, size FROM chain
 
 @dataclass(frozen=True)
 class Kept:
-    """A response that is kept. response: its object as JSON. items: the items of its request, and behind them those of its answer, as a
-    list in JSON. inputs: how many of them are the request's. previous: name of the response before it, or None."""
+    """What a response adds to its conversation. items: the items of the request, and behind them those of the answer, as a list in JSON.
+    inputs: how many of them are the request's."""
 
-    response: bytes
-    items: bytes
     inputs: int
-    previous: bytes | None = None
+    items: bytes
 
 
 def name_of(owner: bytes, response_id: str) -> bytes:
@@ -63,7 +62,7 @@ class ResponseMemory:
             # Deleted bytes are overwritten. With a write-ahead log, processes that read do not wait for one that writes.
             for line in ("secure_delete = ON", "journal_mode = WAL", "synchronous = NORMAL"):
                 self._database.execute(f"PRAGMA {line}")
-            self._database.executescript(_TABLE)
+            self._database.executescript(_TABLES)
         except sqlite3.Error as error:
             raise OSError(f"the responses in {shown_path(folder or '')} cannot be kept: {error}") from None
 
@@ -85,16 +84,17 @@ class ResponseMemory:
                     self._database.execute("ROLLBACK")
                 raise
 
-    def keep(self, name: bytes, kept: Kept) -> bool:
-        """Stores a response, and forgets older ones if there are too many. Returns False if the response alone is too large."""
-        size = len(kept.response) + len(kept.items)
+    def keep(self, name: bytes, response: bytes, kept: Kept, previous: bytes | None = None) -> bool:
+        """Stores a response, and forgets older ones if there are too many. Returns False if the response alone is too large. response: its
+        object as JSON. previous: name of the response before it, or None."""
+        size = len(response) + len(kept.items)
         if not self.most or size > self._most_bytes:
             return False
         with self._changing() as database:
             database.execute(
-                "INSERT OR REPLACE INTO responses SELECT ?, ?, ?, ?, ?, ?, 1 + coalesce(max(used), 0) FROM responses",
-                (name, kept.previous, kept.response, kept.items, kept.inputs, size),
+                "INSERT OR REPLACE INTO responses SELECT ?, ?, ?, 1 + coalesce(max(used), 0) FROM responses", (name, previous, size)
             )
+            database.execute("INSERT OR REPLACE INTO contents VALUES (?, ?, ?, ?)", (name, kept.inputs, kept.items, response))
             count, total = database.execute("SELECT count(*), sum(size) FROM responses").fetchone()
             over = []
             for used, each in database.execute("SELECT used, size FROM responses ORDER BY used"):
@@ -118,12 +118,18 @@ class ResponseMemory:
             )
         return [(each, size) for each, _, size in reversed(found)]
 
+    def response(self, name: bytes) -> bytes | None:
+        """Returns a response's object as JSON, or None if it is not there."""
+        with self._lock:
+            row = self._database.execute("SELECT response FROM contents WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
+
     def read(self, names: Sequence[bytes]) -> list[Kept] | None:
-        """Returns responses, or None if one of them is not there."""
+        """Returns what responses add to their conversation, or None if one of them is not there."""
         found = []
         with self._lock:
             for name in names:
-                row = self._database.execute("SELECT response, items, inputs, previous FROM responses WHERE name = ?", (name,)).fetchone()
+                row = self._database.execute("SELECT inputs, items FROM contents WHERE name = ?", (name,)).fetchone()
                 if row is None:
                     return None
                 found.append(Kept(*row))

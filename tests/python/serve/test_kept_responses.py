@@ -324,8 +324,9 @@ def test_many_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- the database
-def kept(size: int = 10, previous: bytes | None = None) -> Kept:
-    return Kept(b"r" * size, b"[]", 0, previous)
+def kept(memory: ResponseMemory, name: bytes, size: int = 12, previous: bytes | None = None) -> bool:
+    """Has a response of some bytes kept."""
+    return memory.keep(name, b"r" * (size - 2), Kept(0, b"[]"), previous)
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -333,20 +334,23 @@ def test_the_limits_of_the_database(tmp_path: Path, folder: bool) -> None:
     memory = ResponseMemory(str(tmp_path) if folder else None, most=5, most_bytes=100)
     names = [name_of(b"", str(i)) for i in range(20)]
     for name in names:
-        assert memory.keep(name, kept())
+        assert kept(memory, name)
     assert [memory.read([name]) is not None for name in names] == [False] * 15 + [True] * 5
-    assert memory.keep(names[0], kept(70))  # 72 bytes, so that two others of 12 remain
+    assert kept(memory, names[0], 72)  # so that two others of 12 remain
     assert [name for name in names if memory.read([name])] == [names[0], *names[18:]]
-    assert not memory.keep(names[1], kept(99)) and memory.read([names[1]]) is None
-    assert memory.keep(names[0], kept(1)) and memory.read([names[0]]) == [kept(1)]  # replaced
+    assert not kept(memory, names[1], 101) and memory.read([names[1]]) is None
+    assert kept(memory, names[0], 3) and memory.response(names[0]) == b"r"  # replaced
+    assert memory.delete(names[0]) and not memory.delete(names[0])
+    counts = [memory._database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("responses", "contents")]
+    assert counts == [2, 2]  # nothing of a response stays that was forgotten or deleted
     memory.close()
 
 
 def test_a_circle_in_a_damaged_database_ends() -> None:
     memory = ResponseMemory(None, 10, 1000)
     a, b = name_of(b"", "a"), name_of(b"", "b")
-    memory.keep(a, kept(previous=b))
-    memory.keep(b, kept(previous=a))
+    kept(memory, a, previous=b)
+    kept(memory, b, previous=a)
     assert memory.chain(a) is None
     memory.close()
 
@@ -356,8 +360,8 @@ def test_a_folder_is_shared_and_private(tmp_path: Path) -> None:
     mask = os.umask(0)
     try:
         memories = [ResponseMemory(str(folder), 1000, 1 << 20) for _ in range(2)]
-        memories[0].keep(name_of(b"", "0"), kept())
-        assert memories[1].read([name_of(b"", "0")]) == [kept()]
+        kept(memories[0], name_of(b"", "0"))
+        assert memories[1].response(name_of(b"", "0")) == b"r" * 10
         assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o600"}
         assert oct(folder.stat().st_mode & 0o777) == "0o700"
     finally:
@@ -369,7 +373,7 @@ def test_a_folder_is_shared_and_private(tmp_path: Path) -> None:
             memory, last = memories[number % 2], None
             for i in range(25):
                 name = name_of(b"", f"{number}.{i}")
-                assert memory.keep(name, kept(previous=last))
+                assert kept(memory, name, previous=last)
                 chain = memories[i % 2].chain(name)
                 assert chain is not None and len(chain) == i + 1
                 last = name
