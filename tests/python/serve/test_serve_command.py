@@ -394,7 +394,7 @@ def test_workers_find_the_responses_of_each_other(tmp_path: Path) -> None:
         wait_until(lambda: len(children_of(server.process.pid)) == 2)
         first = server.post("/v1/responses", body).json
         path = f"/v1/responses/{first['id']}"
-        for _ in range(12):
+        for _ in range(6):
             assert server.get(path).json == first
             assert server.post("/v1/responses", {**body, "previous_response_id": first["id"]}).status == 200
         for pid in children_of(server.process.pid):
