@@ -23,6 +23,13 @@ def test_tools_under_another_name(name: str) -> None:
     assert template.render([USER], tools=TOOLS, **{name: [1]}) == f"[1]{USER['content']}"  # the caller's value goes first
 
 
+def test_tools_are_not_shown_as_functions_of_programs() -> None:
+    """SmolLM3's python_tools are functions for programs in <code>, of which nothing here reads calls. Only the caller may set them."""
+    template = ChatTemplate("{{- xml_tools | tojson if xml_tools }}{%- if python_tools %}{{- ' <code>' ~ python_tools[0] }}{%- endif %}")
+    assert json.loads(template.render([USER], tools=TOOLS)) == TOOLS
+    assert template.render([USER], python_tools=["def now() -> str"]) == " <code>def now() -> str"
+
+
 def test_functions_as_a_text_with_the_date() -> None:
     said = ChatTemplate(FIREFUNCTION).render([USER], tools=TOOLS)
     functions, _, rest = said.removeprefix("functools[...] of ").partition(" on ")
