@@ -56,7 +56,7 @@ async def generate(model: Model, method: Callable[..., Any], /, prompt: Any, **s
 
     def make() -> Any:
         with argument("prompt"):
-            some = bool(prompt_list(prompt)[0])
+            some = bool(prompt is None or prompt_list(prompt)[0])
         return (model.stream if some else model.generate)(prompt, **sampling)
 
     return await _surviving(model, lambda: to_end(Pools.of(model), make))

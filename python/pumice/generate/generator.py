@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,16 +87,18 @@ class Generator:
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[Grammar | None] = (),
         reasoning: Sequence[Reasoning] = (),
+        ends: Collection[int] = (),
     ) -> Any:
         """Starts a request. Returns a Stream if `stream` is true. Otherwise runs the request to its end and returns finish(results).
 
         params: settings for all prompts, or one element per prompt.  begin: a function that makes the object which collects the tokens of a
         sequence. speculation: fields of GenerateParams by name.  grammars: empty, or one element (which may be None) per prompt.
-        reasoning: one element per prompt, or empty if no prompt has max_reasoning_tokens."""
+        reasoning: one element per prompt, or empty if no prompt has max_reasoning_tokens. ends: further tokens that end an answer."""
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")
             return finish([])
         compiled = [None if grammar is None else self.grammars.compiled(grammar) for grammar in grammars]
-        run = Run(engine, self._tokenizer, ids, params, self.eos_ids, begin, READ_AHEAD if stream else 0, speculation, compiled, reasoning)
+        eos_ids = sorted({*self.eos_ids, *(i for i in ends if i < self._vocab_size)}) if ends else self.eos_ids
+        run = Run(engine, self._tokenizer, ids, params, eos_ids, begin, READ_AHEAD if stream else 0, speculation, compiled, reasoning)
         return Stream(run, finish) if stream else run_to_end(run, finish)

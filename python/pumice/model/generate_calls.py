@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..common.arguments import argument, checked_keywords, integer, real
+from ..common.arguments import DIRECT_CHARACTERS, argument, checked_keywords, integer, real, shown_path
+from ..common.interruptible import interruptible
 from ..errors import ContextLengthError, GrammarError, UnsupportedTaskError
+from ..generate.gaps import Files, Surroundings, gaps_of
 from ..generate.generation import Stream
 from ..generate.grammar import check_grammars
 from ..generate.prompts import Prompt, prompt_list
@@ -25,13 +28,29 @@ class GenerateCalls(ModelBase):
     @checked_keywords(SAMPLING_DEFAULTS)
     @survives_its_device
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
+        self,
+        prompt: Prompt | Sequence[Prompt] | None = None,
+        *,
+        prefix: str | Sequence[str] | None = None,
+        suffix: str | Sequence[str] | None = None,
+        files: Files | None = None,
+        repository: str | None = None,
+        path: str | None = None,
+        sampling: Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[Sampling],
     ) -> Any:
         """Continues a prompt. Returns a Generation, or a list of them for a list of prompts or for n > 1, with the samples of the first
         prompt first.
 
         prompt: a string, token ids, or a list of either, which runs as one batch. Token ids are used as they are. A string gets the model's
             special tokens; if it already begins with the first special token, the token is not added again.
+        prefix, suffix: in place of `prompt`, the texts before and after a gap: the model writes what belongs between them. One of them may
+            be missing. Lists of strings run as one batch; a string beside a list is for all gaps. The model's vocabulary must have tokens
+            that mark a gap (docs/python/generate.md lists the models). Such tokens in the texts are plain text.
+        files: beside prefix and suffix, other files that the model reads first: a dict from path to text, or a list of (path, text). The
+            most useful file is last.
+        repository, path: the name of the repository, and the path of the file that has the gap. repository needs a model with a token for
+            it.
         sampling: for a list of prompts, a list with the settings of each prompt. Each entry is None, or a dict of the keywords below. The
             call's own keywords apply where a dict does not have them.
         max_new_tokens: maximum number of generated tokens.
@@ -74,20 +93,39 @@ class GenerateCalls(ModelBase):
         GrammarBusyError, ContextLengthError, UnsupportedTaskError, and TypeError or ValueError, whose message names the argument. A
         KeyboardInterrupt has the result so far as .partial.
         """
-        return self._generate(prompt, options, stream=False, sampling=sampling)
+        gap = Surroundings.of(prefix, suffix, files, repository, path)
+        return self._generate(prompt, options, stream=False, sampling=sampling, gap=gap)
 
     @checked_keywords(SAMPLING_DEFAULTS)
     def stream(
-        self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
+        self,
+        prompt: Prompt | Sequence[Prompt] | None = None,
+        *,
+        prefix: str | Sequence[str] | None = None,
+        suffix: str | Sequence[str] | None = None,
+        files: Files | None = None,
+        repository: str | None = None,
+        path: str | None = None,
+        sampling: Sequence[Mapping[str, Any] | None] | None = None,
+        **options: Unpack[Sampling],
     ) -> Stream:
         """Like generate(), with the same arguments, but returns an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`.
 
         Chunks have whole characters, and no part of a stop string. Closing the iterator cancels the rest of the generation. Its .result is
         then the Generation so far. No lock is held between chunks, so other calls on the model continue."""
-        return self._generate(prompt, options, stream=True, sampling=sampling)  # type: ignore[no-any-return]
+        gap = Surroundings.of(prefix, suffix, files, repository, path)
+        return self._generate(prompt, options, stream=True, sampling=sampling, gap=gap)  # type: ignore[no-any-return]
 
-    def _generate(self, prompt: Any, options: Mapping[str, Any], stream: bool, sampling: Any = None) -> Any:
+    def _generate(
+        self, prompt: Any, options: Mapping[str, Any], stream: bool, sampling: Any = None, gap: Surroundings | None = None
+    ) -> Any:
         engine = self._decoder("stream()" if stream else "generate()")
+        if (prompt is None) == (gap is None):
+            both = "and also prefix or suffix was" if gap is not None else "nor prefix and suffix were"
+            raise TypeError(f"prompt was {'not ' if gap is None else ''}given, {both} given; a call has one of the two")
+        ends: Collection[int] = ()
+        if gap is not None:
+            prompt, ends = self._gap_prompts(gap)
         prompts, single = prompt_list(prompt)
         names = ["prompt"] if single else [f"prompt {i}" for i in range(len(prompts))]
         settings = None if sampling is None else each_prompt(options, sampling, len(prompts), single, SAMPLING_DEFAULTS)
@@ -102,7 +140,8 @@ class GenerateCalls(ModelBase):
         if any(p.max_reasoning_tokens is not None for p in (each if isinstance(each, list) else [each])):
             marks = self._chats.marks()
             reasoning = [generator.reasoning(marks, each_ids) for each_ids in ids]
-        with argument("prompt", ContextLengthError), argument("grammar", GrammarError), argument("speculate", UnsupportedTaskError):
+        given = "prompt" if gap is None else "prefix"
+        with argument(given, ContextLengthError), argument("grammar", GrammarError), argument("speculate", UnsupportedTaskError):
             return generator.start(
                 engine,
                 ids,
@@ -112,7 +151,17 @@ class GenerateCalls(ModelBase):
                 speculation=speculation(self, options),
                 grammars=grammars,
                 reasoning=reasoning,
+                ends=ends,
             )
+
+    def _gap_prompts(self, gap: Surroundings) -> tuple[Any, Collection[int]]:
+        """Returns the prompts of gaps in the form of generate()'s `prompt`, and the further tokens that end their answers."""
+        gaps = gaps_of(self._tokenizer, shown_path(self.path.name))
+        vocab_size = int(self._info["vocab_size"])
+        ids = (
+            interruptible(functools.partial(gap.ids, gaps, vocab_size)) if gap.characters > DIRECT_CHARACTERS else gap.ids(gaps, vocab_size)
+        )
+        return ids[0] if gap.single else ids, gaps.ends
 
     def cache_stats(self) -> dict[str, int]:
         """Returns counts of the prefix cache: prompt_tokens and reused_tokens (of all prompts since load()), pages_in_use, pages_cached,

@@ -10,8 +10,8 @@ from ..common.arguments import shown_path
 from ..common.display import count, formats, html_lines, size
 from ..encode.static import N_CTX
 from ..errors import ChatTemplateError
+from ..generate.gaps import WithGap
 from ..generate.prompts import Prompt
-from ..generate.settings import Sampling
 from ..loading.placement import Plan
 from .async_forms import awaited
 from .base import TASK_CALLS
@@ -56,7 +56,7 @@ class Model(TextCalls, EncodeCalls, LabelCalls, GenerateCalls, ChatCalls, Inside
     alabel_tokens = awaited(LabelCalls.label_tokens, "stoppable", "")
     ascore = awaited(InsideCalls.score, "stoppable", "Cancelling the task stops the computation of its text.")
 
-    def astream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> AsyncStream:
+    def astream(self, prompt: Prompt | Sequence[Prompt] | None = None, **sampling: Unpack[WithGap]) -> AsyncStream:
         """Like stream(), with the same arguments, but for `async for`: `async for chunk in m.astream(p): ...`.
 
         If the model cannot generate, this call raises UnsupportedTaskError. All other errors are raised when the first chunk is requested:

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 
 from ..common.exits import exit_waits
 from ..errors import ChatTemplateError
+from .fill_in_middle import MARKS
 
 PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15 of Unicode, whose characters have no meaning of their own
 
@@ -43,12 +44,17 @@ class Prompt:
         return Prompt(self.text[:end], tuple(parts))
 
 
+def is_control(token: AddedToken) -> bool:
+    """Returns whether a token means something to the model that no text of a caller may mean."""
+    return token.special or token.content in MARKS
+
+
 class ControlTokens:
     """Finds the special tokens of a tokenizer in texts."""
 
     def __init__(self, added: Mapping[int, AddedToken]) -> None:
         self._all = [added[i] for i in sorted(added)]
-        special = [token.content for token in self._all if token.special]
+        special = [token.content for token in self._all if is_control(token)]
         self._characters = _hitting(special)
         # Special token -> index of its first character that is in _characters. This character is replaced by a private character.
         self._key = {text: next(i for i, c in enumerate(text) if c in self._characters) for text in special}
@@ -176,9 +182,9 @@ def with_own_tokens(added: Mapping[int, AddedToken], plain: Backend) -> tuple[st
     known = [added[i] for i in sorted(added)]
     plain.add_tokens(
         [
-            AddedToken(prefix + t.content, special=True, normalized=False, lstrip=t.lstrip, rstrip=t.rstrip) if t.special else t
+            AddedToken(prefix + t.content, special=True, normalized=False, lstrip=t.lstrip, rstrip=t.rstrip) if is_control(t) else t
             for t in known
         ]
     )
-    new = {i: plain.token_to_id(prefix * token.special + token.content) for i, token in added.items()}
+    new = {i: plain.token_to_id(prefix * is_control(token) + token.content) for i, token in added.items()}
     return prefix, {own: i for i, own in new.items() if own is not None and own != i}

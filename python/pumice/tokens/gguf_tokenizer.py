@@ -20,6 +20,7 @@ from tokenizers import Tokenizer as Backend
 from .. import _core
 from ..common.forks import cached_property
 from ..errors import TokenizerError
+from .fill_in_middle import ROLES, form_of
 from .word_splits import SPLITS, Split
 
 log = logging.getLogger("pumice")
@@ -287,7 +288,10 @@ def clip_bpe(vocabulary: Vocabulary, merges: Any, unk: str, where: str) -> Backe
 _ROLE_KEYS = {
     "bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
     "mask": "mask", "fim_pad": "fim_pad", "fim_rep": "fim_rep", "fim_sep": "fim_sep",
+    "fim_pre": "fim_pre", "fim_suf": "fim_suf", "fim_mid": "fim_mid",
 }  # fmt: skip
+# Roles of tokens that mark a gap -> KEY in older files.
+_OLD_KEYS = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 # Kind of tokenizer -> ids of the special tokens, for roles whose key in _ROLE_KEYS is missing in the file.
 _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
@@ -316,10 +320,13 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         defaults = {role: i for role, i in defaults.items() if role != "bos"}
     special = _special_ids(get, defaults, len(vocabulary.tokens), where)
     ends = _ends(vocabulary, special)
-    # Makes all end tokens control tokens, because in some files <|im_end|> and similar tokens have the type of plain text.
-    if (vocabulary.types[list(ends)] != CONTROL).any():
+    # Makes all end tokens control tokens, because in some files <|im_end|> and similar tokens have the type of plain text. The same holds
+    # for tokens that mark a gap.
+    gaps = form_of(vocabulary.ids.get, {role: vocabulary.tokens[special[role]] for role in ROLES if role in special})
+    control = [*ends, *(vocabulary.ids[token] for token in (() if gaps is None else gaps.needed))]
+    if (vocabulary.types[control] != CONTROL).any():
         types = vocabulary.types.copy()
-        types[list(ends)] = CONTROL
+        types[control] = CONTROL
         vocabulary = replace(vocabulary, types=types)
 
     def flag(name: str, default: bool) -> bool:
@@ -446,6 +453,9 @@ def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int
     for role, key in _ROLE_KEYS.items():
         name = f"tokenizer.ggml.{key}_token_id"
         value = get(name)
+        if value is None and role in _OLD_KEYS:
+            name = f"tokenizer.ggml.{_OLD_KEYS[role]}_token_id"
+            value = get(name)
         if value is None:
             continue
         if isinstance(value, int | np.integer) and int(value) in (-1, 0xFFFFFFFF):  # some converters write these numbers for "none"

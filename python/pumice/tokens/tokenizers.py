@@ -20,6 +20,7 @@ from . import gguf_tokenizer
 from .backends import check_template, copy_of, ends_at_spaces, ids_of, no_panic, threads, unknown_id
 from .control_tokens import ControlTokens, with_own_tokens
 from .decoding import DecodeStream, Decoding, Int32
+from .fill_in_middle import ROLES, Gaps, form_of
 
 Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
@@ -125,6 +126,12 @@ class Tokenizer:
 
         before, after = self._single.parts
         return spelt(before), spelt(after)
+
+    @property
+    def around_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids of the special tokens before and after a text."""
+        before, after = self._single.parts
+        return before, after
 
     # ---- text to ids
 
@@ -321,6 +328,12 @@ class Tokenizer:
     def control(self) -> ControlTokens:
         """An object that finds the special tokens in texts."""
         return ControlTokens(self.added)
+
+    @cached_property
+    def gaps(self) -> Gaps | None:
+        """An object that makes prompts with a gap, or None if the vocabulary has no tokens for one."""
+        form = form_of(self.id, {role: self.token(self.special[role]) for role in ROLES if role in self.special})
+        return None if form is None else Gaps(self, form, gguf_tokenizer.END_TOKENS)
 
     @cached_property
     def shared_copy(self) -> Backend:

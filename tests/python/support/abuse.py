@@ -230,6 +230,8 @@ RIGHT: dict[str, Right] = {
     "positions": one_of("last", "all"), "top": one_of(None, 0, 3), "window": one_of(None, 4, 16), "layers": one_of(None, 0, -1, [0]),
     "layer": one_of(0, -1), "reference": lambda world, rng: world.decoder,
     # generate(); most values are those that stop soon
+    "prefix": one_of(None, None, "a"), "suffix": one_of(None, None, "b", ["a", "b"]), "files": one_of(None, None, {"a": "b"}),
+    "repository": NOTHING, "generate.path": one_of(None, None, "a.py"),
     "sampling": one_of(None, None, [{"temperature": 0}, None]), "max_new_tokens": one_of(0, 1, 2, 4), "min_new_tokens": one_of(0, 1),
     "ignore_eos": BOOL, "bad_words": one_of(None, "ab", ["a", [3, 4]]), "max_reasoning_tokens": NOTHING,
     "max_repeated_tokens": one_of(None, 0, 64),
