@@ -208,10 +208,10 @@ async def rerank(request: Request) -> Response:
 
 async def tokenize(request: Request) -> Response:
     body = await request.json()
-    pieces = tokens_of(body["content"])
+    pieces = tokens_of(body["prompt"])
     ids = [int(chance(piece) * 50_000) for piece in pieces]
-    told = [{"id": i, "text": piece, "bytes": list(piece.encode())} for i, piece in zip(ids, pieces, strict=True)]
-    return JSONResponse({"tokens": ids, "count": len(ids)} | ({"pieces": told} if body.get("with_pieces") else {}))
+    told = [{"id": i, "piece": piece} for i, piece in zip(ids, pieces, strict=True)]
+    return JSONResponse({"tokens": told if body.get("with_pieces") else ids, "count": len(ids)})
 
 
 async def apply_template(request: Request) -> Response:

@@ -47,6 +47,20 @@ VALID: dict[str, list[dict[str, Any]]] = {
         {"model": "chat", "messages": TALK, "max_tokens": 3, "structured_outputs": {"regex": "[ab]{3}"}, "presence_penalty": 0.5},
         {"model": "chat", "messages": TALK, "max_tokens": 3, "grammar": 'start: "a" | "b"', "reasoning_effort": "low", "user": "me"},
     ],
+    "/completion": [
+        {
+            "model": "chat",
+            "prompt": [[1, "a"], "b"],
+            "n_predict": 3,
+            "n_probs": 2,
+            "samplers": ["top_k", "temperature"],
+            "logit_bias": [["a", 1]],
+            "json_schema": SCHEMA,
+            "response_fields": ["content", "timings/prompt_n"],
+        },
+        {"model": "chat", "prompt": {"prompt_string": "a"}, "n_predict": 3, "stream": True, "n_indent": 1, "t_max_predict_ms": 9},
+    ],
+    "/infill": [{"model": "chat", "input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": "c", "text": "d"}]}],
     "/v1/completions": [
         {"model": "chat", "prompt": "One, two,", "max_tokens": 3, "logprobs": 2, "echo": True},
         {"model": "chat", "prompt": ["One", [1, 2, 3]], "max_tokens": 2, "stream": True},

@@ -100,6 +100,11 @@ class AsyncStream(AsyncIterator[Chunk]):
         return None if self._call is None else tuple(params.seed or 0 for params in self._call.run.params)
 
     @property
+    def timings(self) -> dict[str, float]:
+        """The tokens and seconds of prefill and decode so far; empty before the stream was begun."""
+        return {} if self._call is None else self._call.run.timings()
+
+    @property
     def result(self) -> Any:
         """The result in the form in which agenerate() or achat() returns it, or None if the stream has neither ended nor been closed."""
         return None if self._call is None else self._call.result

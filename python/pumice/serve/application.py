@@ -12,7 +12,19 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from . import chat_completions, completions, embeddings, kept_responses, listings, messages, page_files, rerank, responses, token_calls
+from . import (
+    chat_completions,
+    completions,
+    embeddings,
+    kept_responses,
+    listings,
+    messages,
+    native_completions,
+    page_files,
+    rerank,
+    responses,
+    token_calls,
+)
 from .calls import Endpoint, Path
 from .guard import Guard
 from .server import Server
@@ -42,6 +54,8 @@ PATHS: tuple[Path, ...] = (
     Path("POST", "/embed", embeddings.tei_embed, "openai", embeddings.tei_fields),
     Path("POST", "/v1/embed", embeddings.cohere_embed, "openai", embeddings.cohere_fields),
     Path("POST", "/v2/embed", embeddings.cohere_embed, "openai", embeddings.cohere_fields),
+    Path("POST", "/completion", native_completions.complete, "openai", native_completions.fields),
+    Path("POST", "/infill", native_completions.infill, "openai", native_completions.infill_fields),
     Path("POST", "/tokenize", token_calls.tokenize, "openai", token_calls.tokenize_fields),
     Path("POST", "/detokenize", token_calls.detokenize, "openai", token_calls.detokenize_fields),
     Path("POST", "/apply-template", token_calls.apply_template, "openai", token_calls.template_fields),

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UnsupportedTaskError
 from ..event_loops.streams import AsyncStream
+from ..generate.gaps import Surroundings, gaps_of
 from ..generate.generation import Chunk, Generation
 from ..model.model import Model
 from .calls import Call
@@ -51,7 +53,8 @@ def fields(settings: Settings) -> Fields:
     return Fields(
         (
             MODEL,
-            Field("prompt", prompt, "A text, token ids, or a list of these.", needed=True),
+            Field("prompt", prompt, "A text, token ids, or a list of these.", needed=True, covers={"prefix": "prompt"}),
+            Field("suffix", TEXT, "The text after a gap, which the answer fills. The prompts are texts.", to="suffix", idle=("",)),
             STREAM,
             Field(
                 STREAM_OPTIONS.name,
@@ -82,7 +85,7 @@ def fields(settings: Settings) -> Fields:
             GRAMMAR,
         ),
         inert=INERT,
-        refused={**LACKING, "suffix": "text is continued at its end only", "add_special_tokens": "send token ids instead"},
+        refused={**LACKING, "add_special_tokens": "send token ids instead"},
         idle={**IDLE, "add_special_tokens": (True,)},
     )
 
@@ -124,15 +127,30 @@ class _Asked:
             raise Refused(400, message, param="prompt")
         if self.most == 0 and not self.echo:
             raise Refused(400, "max_tokens: 0 generates nothing; it is taken together with echo", param="max_tokens")
-        for name in ("echo", "prompt_logprobs"):
-            if read["stream"] and read[name] is not None and read[name] is not False:
-                raise Refused(400, f"{name} and stream were both given; it comes whole", param=name)
+        for name, other, why in (
+            ("echo", "stream", "it comes whole"),
+            ("prompt_logprobs", "stream", "it comes whole"),
+            *((name, "suffix", "it is for prompts without a gap") for name in ("echo", "prompt_logprobs", "truncate_prompt_tokens")),
+        ):
+            if read[other] and read[name] is not None and read[name] is not False:
+                raise Refused(400, f"{name} and {other} were both given; {why}", param=name)
+        if read["suffix"] is not None:
+            if not all(isinstance(each, str) for each in self.prompts):
+                raise Refused(400, "suffix and token ids as the prompt were both given; the texts around a gap are texts", param="prompt")
+            try:
+                gaps_of(self.model._tokenizer, str(self.call.model))
+            except UnsupportedTaskError as error:
+                raise Refused(400, str(error), param="suffix") from None
 
     async def prepare(self) -> None:
         """Tokenizes and cuts the prompts where the request needs that, and computes their log-probabilities for `extras`."""
         read, aside = self.read, self.call.server.aside
         kept, scored = read["truncate_prompt_tokens"], read["prompt_logprobs"]
-        if self.echo or kept is not None or scored is not None or read["return_token_ids"]:
+        if read["suffix"] is not None:
+            if read["return_token_ids"]:
+                gap = Surroundings.of(self.prompts, read["suffix"])
+                self.ids = (await aside(self.model._gap_prompts, gap))[0]
+        elif self.echo or kept is not None or scored is not None or read["return_token_ids"]:
             self.ids = await aside(self.model._generator.prompt_ids, self.prompts, ["prompt"] * len(self.prompts))
         if kept is not None:
             kept = self.context - 1 if kept == NO_LIMIT else kept
@@ -190,7 +208,8 @@ async def complete(call: Call) -> None:
         if asked.top is not None:
             options["logprobs"] = asked.top or True
         prompts = asked.prompts if len(asked.prompts) > 1 else asked.prompts[0]
-        stream = model.astream(prompts, **model._generator.answering({**call.sampling, **options}))
+        options["prompt" if read["suffix"] is None else "prefix"] = prompts
+        stream = model.astream(**model._generator.answering({**call.sampling, **options}))
         await stream.begin()
         call.admitted(stream)
         await send(call, stream, _Written(asked, stream, head, echoed), read["stream"])

@@ -18,6 +18,7 @@ from .conversations import messages_for
 from .failures import Refused
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
 from .models import Served
+from .native_completions import settings_of
 from .sampling_fields import MODEL
 from .settings import Settings
 
@@ -47,9 +48,10 @@ def tokenize_fields(settings: Settings) -> Fields:
             Field("prompt", TEXT, "vLLM's name of content.", to="text"),
             Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "Or a conversation."),
             *_RENDERING,
-            Field("add_special", FLAG, "Whether special tokens are put around a text.", to="add_special"),
+            Field("add_special", FLAG, "Whether special tokens are put around a text. Without it: around a prompt.", to="add_special"),
             Field("add_special_tokens", FLAG, "The same.", to="add_special"),
-            Field("with_pieces", FLAG, f"True: also the text and the bytes of each token, of at most {MOST_PIECES}."),
+            Field("parse_special", FLAG, "False: control tokens that the text spells out are text."),
+            Field("with_pieces", FLAG, f"True: each token, of at most {MOST_PIECES}, has its id and its text or bytes."),
             Field("return_token_strs", FLAG, "True: also each token as the vocabulary spells it, of as many at most."),
         )
     )
@@ -78,14 +80,15 @@ async def tokenize(call: Call) -> None:
         if (text is None) == (read["messages"] is None):
             raise Refused(400, "one of content and messages must be given", param="content")
         if text is not None:
-            ids = await call.server.aside(model.tokenize, text, read.keywords.get("add_special", True))
+            special = read.keywords.get("add_special", read["content"] is None)
+            ids = await call.server.aside(model._tokenizer.encode, text, special, read.get("parse_special", True))
         elif read.keywords.get("add_special"):
             raise Refused(400, "the chat template writes the special tokens of messages: leave add_special_tokens out", param="messages")
         else:
             _, ids = await _rendered(call, served, read)
         answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model._info.get("n_ctx")}
         told: tuple[tuple[str, str, Callable[[Model, Any], Any]], ...] = (
-            ("with_pieces", "pieces", _pieces),
+            ("with_pieces", "tokens", _pieces),
             ("return_token_strs", "token_strs", _spelt),
         )
         for name, key, make in told:
@@ -98,7 +101,16 @@ async def tokenize(call: Call) -> None:
 
 def _pieces(model: Model, ids: Any) -> list[dict[str, Any]]:
     pieces = zip(ids.tolist(), model.token_bytes(ids), strict=True)
-    return [{"id": i, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)} for i, piece in pieces]
+    return [{"id": i, "piece": list(piece) if _is_part(piece) else piece.decode()} for i, piece in pieces]
+
+
+def _is_part(piece: bytes) -> bool:
+    """Returns whether the bytes of a token are a part of a character."""
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _spelt(model: Model, ids: Any) -> list[str]:
@@ -187,13 +199,18 @@ async def props(call: Call) -> None:
     async with call.server.models.use(_of_query(call)) as served:
         model = served.model
         assert model is not None
-        sampling = {**(model._info.get("sampling") or {}), **call.server.settings.sampling}
+        settings = call.server.settings
 
         def told() -> dict[str, Any]:
-            tokens = _special_tokens(model)
+            tokens, params = _special_tokens(model), {}
+            if "generate" in model._info["tasks"]:
+                options = {**settings.sampling, "max_new_tokens": settings.max_answer}
+                params = settings_of(model._generator.params(model._generator.answering(options)))
             return {
-                "default_generation_settings": {"n_ctx": model._info["n_ctx"], "params": sampling},
-                "total_slots": call.server.settings.running,
+                "default_generation_settings": {"n_ctx": model._info["n_ctx"], "params": params},
+                "model_path": model.path.name,
+                "is_sleeping": False,
+                "total_slots": settings.running,
                 "model_alias": served.name,
                 "modalities": {"vision": False, "audio": False},
                 "chat_template": _template_of(model) or "",

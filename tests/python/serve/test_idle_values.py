@@ -19,6 +19,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "One, two,", "max_tokens": 4},
     "/v1/responses": {"input": "Say hello.", "max_output_tokens": 4},
     "/v1/messages": {"messages": HI, "max_tokens": 4},
+    "/completion": {"prompt": "One, two,", "n_predict": 4},
 }
 # Values that all dialects which generate text take.
 COMMON: tuple[dict[str, Any], ...] = (
@@ -74,6 +75,13 @@ OF_DIALECT: dict[str, tuple[dict[str, Any], ...]] = {
         {"include_reasoning": True, "prompt_logprobs": None, "return_token_ids": False, "truncate_prompt_tokens": None},
         {"web_search_options": None, "verbosity": "low"},
     ),
+    "/completion": (
+        {"stop": [], "logit_bias": [], "grammar": "", "json_schema": None, "n_probs": 0, "response_fields": [], "samplers": None},
+        {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "repeat_penalty": 1.0, "repeat_last_n": 64, "top_n_sigma": -1},
+        {"dry_multiplier": 0, "dry_base": 1.75, "dry_penalty_last_n": -1, "dry_sequence_breakers": []},
+        {"n_keep": 0, "n_discard": 0, "n_cache_reuse": 0, "n_indent": 0, "id_slot": -1, "t_max_predict_ms": 0, "min_keep": 0, "n_cmpl": 1},
+        {"lora": [], "image_data": [], "post_sampling_probs": False, "adaptive_target": -1.0, "adaptive_decay": 0.9, "seed": 2**32 - 1},
+    ),
     "/v1/completions": (*OPENAI, {"suffix": ""}, {"echo": False}, {"add_special_tokens": True}),
     "/v1/responses": (
         {"truncation": "disabled", "background": False, "previous_response_id": "", "conversation": None, "prompt": None},
@@ -105,7 +113,9 @@ def text_of(answer: Answer) -> Any:
     found = answer.json
     if "choices" in found:
         return [choice.get("text", choice.get("message", {}).get("content")) for choice in found["choices"]]
-    return [part["text"] for item in found["output"] for part in item["content"]] if "output" in found else found["content"][0]["text"]
+    if "output" in found:
+        return [part["text"] for item in found["output"] for part in item["content"]]
+    return found["content"] if isinstance(found["content"], str) else found["content"][0]["text"]
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +156,11 @@ def test_values_that_change_nothing(smollm2: pumice.Model, plain: dict[str, Any]
         ("/v1/completions", {"top_k": -2}),
         ("/v1/completions", {"seed": -(2**63) - 1}),
         ("/v1/responses", {"background": True}),
+        ("/completion", {"lora": [{"id": 0, "scale": 1}]}),
+        ("/completion", {"post_sampling_probs": True}),
+        ("/completion", {"mirostat": 1}),
+        ("/completion", {"samplers": ["top_q"]}),
+        ("/completion", {"n_predict": -2}),
     ],
 )
 def test_values_that_would_change_something(smollm2: pumice.Model, path: str, change: dict[str, Any]) -> None:

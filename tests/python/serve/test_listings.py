@@ -87,9 +87,11 @@ def test_guesses_are_counted(smollm2: pumice.Model) -> None:
 def test_tokens_and_templates(smollm2: pumice.Model) -> None:
     text = "Größe 🪨"
     found = post(smollm2, "/tokenize", {"content": text, "with_pieces": True}).json
-    assert found["tokens"] == smollm2.tokenize(text).tolist() and found["count"] == len(found["tokens"])
-    assert b"".join(bytes(each["bytes"]) for each in found["pieces"]).decode() == text
-    assert post(smollm2, "/detokenize", {"tokens": found["tokens"]}).json == {"content": text, "prompt": text}
+    ids, pieces = [each["id"] for each in found["tokens"]], [each["piece"] for each in found["tokens"]]
+    assert ids == smollm2.tokenize(text).tolist() and found["count"] == len(ids)
+    assert b"".join(piece.encode() if isinstance(piece, str) else bytes(piece) for piece in pieces).decode() == text
+    assert {type(piece) for piece in pieces} == {str, list}  # the emoji is several tokens
+    assert post(smollm2, "/detokenize", {"tokens": ids}).json == {"content": text, "prompt": text}
     messages = [{"role": "user", "content": "Hi"}]
     asked = smollm2.chat(messages, dry_run=True)
     assert post(smollm2, "/apply-template", {"messages": messages}).json == {"prompt": asked.prompt, "prompt_tokens": asked.prompt_tokens}
@@ -160,7 +162,8 @@ def test_echo_gives_the_prompts_log_probabilities(smollm2: pumice.Model) -> None
     assert found["text"] == text and found["logprobs"]["token_logprobs"][0] is None
     assert np.allclose(found["logprobs"]["token_logprobs"][1:], scores, atol=1e-5)
     assert "".join(found["logprobs"]["tokens"]) == text
-    assert post(smollm2, "/v1/completions", {"prompt": text, "suffix": "x"}).error["param"] == "suffix"
+    lacking = post(smollm2, "/v1/completions", {"prompt": text, "suffix": "x"}).error
+    assert lacking["param"] == "suffix" and "<fim_prefix>" in lacking["message"]
     assert post(smollm2, "/v1/completions", {"prompt": text, "best_of": 3}).error["param"] == "best_of"
 
 

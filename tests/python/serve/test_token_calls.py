@@ -24,13 +24,16 @@ def get(model: pumice.Model, path: str, **settings: Any) -> Answer:
 
 @pytest.mark.parametrize("special", [None, True, False])
 def test_tokens_of_a_prompt(gemma3: pumice.Model, special: bool | None) -> None:
-    expected = gemma3.tokenize(TEXT, special is not False).tolist()
     for text, flag in (("content", "add_special"), ("prompt", "add_special_tokens")):
+        # llama.cpp's content has special tokens where the request says so, and vLLM's prompt where it does not deny them
+        expected = gemma3.tokenize(TEXT, text == "prompt" if special is None else special).tolist()
         body = {text: TEXT, flag: special, "return_token_strs": True}
         found = post(gemma3, "/tokenize", body).json
         assert found["tokens"] == expected and found["count"] == len(expected) and found["max_model_len"] == gemma3.info["n_ctx"]
         assert found["token_strs"] == [gemma3.tokenizer.id_to_token(i) for i in expected]
     assert get(gemma3, "/tokenizer_info").json["bos_token"] == "<bos>"
+    plain, token = (post(gemma3, "/tokenize", {"content": "<eos>", "parse_special": each}).json["count"] for each in (False, True))
+    assert (plain > 1, token) == (True, 1)
     assert post(gemma3, "/detokenize", {"tokens": expected}).json == {"content": TEXT, "prompt": TEXT}
 
 
@@ -68,7 +71,9 @@ def test_descriptions_of_a_model(smollm2: pumice.Model, minilm: pumice.Model) ->
     props = get(smollm2, "/props", sampling={"temperature": 0.5}).json
     assert props["chat_template"] == info["chat_template"] and props["eos_token"] == "<|im_end|>" and props["model_alias"] == "chat"
     assert props["default_generation_settings"]["n_ctx"] == smollm2.info["n_ctx"]
-    assert props["default_generation_settings"]["params"]["temperature"] == 0.5
+    params = props["default_generation_settings"]["params"]
+    assert (params["temperature"], params["top_k"], params["repeat_penalty"], params["n_predict"]) == (0.5, 40, 1, 4096)
+    assert props["model_path"] == smollm2.path.name
     assert get(smollm2, "/version").json == {"version": pumice.__version__}
     assert get(minilm, "/tokenizer_info").json["chat_template"] is None
 

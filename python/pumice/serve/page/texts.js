@@ -250,13 +250,13 @@ function tokens() {
     fields: [text.field],
     work: async (model, signal) => {
       if (!text.input.value) throw new Wrong("Write a text.");
-      const list = (await call("tokenize", { model, content: text.input.value, with_pieces: true }, signal)).pieces;
+      const list = (await call("tokenize", { model, prompt: text.input.value, with_pieces: true }, signal)).tokens;
       const characters = [...text.input.value].length;
       const rows = list.map(
-        ({ id, text: piece, bytes }, i) => h(
+        ({ id, piece }, i) => h(
           "li",
           { class: i % 2 ? "odd" : null, title: String(id) },
-          h("span", { class: "piece" }, (piece.includes("\ufffd") ? hexOf(bytes) : shown(piece)) || "·"),
+          h("span", { class: "piece" }, (Array.isArray(piece) ? hexOf(piece) : shown(piece)) || "·"),
           h("span", { class: "id" }, String(id)),
         ),
       );
