@@ -50,13 +50,14 @@ async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
 # one, and the other arguments are its own.
 
 
-async def generate(model: Model, method: Callable[..., Any], /, prompt: Any, **sampling: Any) -> Any:
+async def generate(model: Model, method: Callable[..., Any], /, prompt: Any = None, **sampling: Any) -> Any:
     """Implements agenerate()."""
     model._need("generate", "agenerate()")
 
     def make() -> Any:
         with argument("prompt"):
             some = bool(prompt is None or prompt_list(prompt)[0])
+        some = some and not any(isinstance(texts := sampling.get(name), (list, tuple)) and not texts for name in ("prefix", "suffix"))
         return (model.stream if some else model.generate)(prompt, **sampling)
 
     return await _surviving(model, lambda: to_end(Pools.of(model), make))

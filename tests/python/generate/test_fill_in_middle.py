@@ -188,7 +188,7 @@ def test_several_gaps(model: pumice.Model) -> None:
         4,
     ]
     assert len(model.generate(prefix="ab", suffix="z", n=2, **FREE)) == 2
-    assert model.generate(prefix=[], suffix="z") == []
+    assert model.generate(prefix=[], suffix="z") == [] == asyncio.run(model.agenerate(prefix=[], suffix="z"))
 
 
 @pytest.mark.parametrize("token", ["<|fim_pad|>", "<|file_sep|>", "<|repo_name|>", "<|fim_middle|>", gap_models.END])
