@@ -214,6 +214,8 @@ class _Asked:
                     options |= off
         if self.top is not None:
             options["logprobs"] = self.top
+            if read["stream"]:  # llama.cpp's events have one token, which its clients show with its probabilities
+                options.setdefault("chunk_seconds", 0.0)
         if read["n_indent"] or read["t_max_predict_ms"]:  # the text is looked at while it is generated
             options.setdefault("chunk_seconds", self.settings.chunk_seconds)
         self.options = options
