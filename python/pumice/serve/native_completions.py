@@ -284,7 +284,9 @@ async def infill(call: Call) -> None:
         prefix = read["input_prefix"] + (read["prompt"] or "")
         ids = await call.server.aside(gaps.ids, prefix, read["input_suffix"], files, *named, asked.room)
         if not asked.options.get("ignore_eos"):
-            asked.options["stop"] = [*asked.options.get("stop", ()), *sorted(i for i in gaps.ends if i < model._info["vocab_size"])]
+            stops = asked.options.get("stop") or call.sampling.get("stop") or ()
+            ends = sorted(i for i in gaps.ends if i < model._info["vocab_size"])
+            asked.options["stop"] = [*([stops] if isinstance(stops, str) else stops), *ends]
         await _answered(call, asked, served.name, [np.array(ids, np.int32)], False)
 
 

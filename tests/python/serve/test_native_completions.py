@@ -243,6 +243,15 @@ def test_tokens_of_the_form_end_a_middle(coder: pumice.Model) -> None:
                 assert choice["finish_reason"] == ("length" if reason == "limit" else "stop")
 
 
+def test_stops_of_the_server_hold_for_a_gap(coder: pumice.Model) -> None:
+    body = {"input_prefix": "a", "input_suffix": "b", "n_predict": 3, "logit_bias": [["q", 1e6]]}
+    for stop in ("qq", ["qq"]):
+        found = post(coder, "/infill", body, sampling={"temperature": 0, "stop": stop}).json
+        assert (found["stop_type"], found["stopping_word"], found["content"]) == ("word", "qq", "")
+    own = post(coder, "/infill", {**body, "stop": ["zz"]}, sampling={"temperature": 0, "stop": "qq"}).json
+    assert own["content"] == "qqq"
+
+
 def test_suffix_of_completions(coder: pumice.Model) -> None:
     want = coder.generate(prefix=["ab", "abc"], suffix="z", max_new_tokens=4, temperature=0)
     body = {"prompt": ["ab", "abc"], "suffix": "z", "max_tokens": 4, "return_token_ids": True, "logprobs": 1}
