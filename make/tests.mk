@@ -1,5 +1,5 @@
 # Tests that `make test` leaves out, because they take long, or need packages or devices of their own.
-.PHONY: test-serve-long test-torch test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-suites test-stores test-ray fuzz-grammars
+.PHONY: test-serve-long test-torch test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-runs test-faults test-suites test-stores test-ray fuzz-grammars
 
 # Tests models in workers that torch's own DataLoader starts, by fork, spawn and forkserver. torch (200 MB) is installed into a virtual
 # environment of its own, with pumice. `make test` starts such workers without torch.
@@ -76,6 +76,13 @@ test-clients: $(VENV)/.installed $(VENV)/.samples
 # a short form with forked children. PUMICE_TEST_KILLS is the number of rows.
 test-kills: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_TEST_KILLS=20000 $(BIN)/python -m pytest tests/python/arrow/test_parquet.py -k commands_that_are_killed -s
+
+# Kills `pumice run` with SIGKILL, LINES lines in and KILLS times at random moments, and compares its answers with those of a run that was not
+# killed. `make test` runs a short form, and cuts a file of answers at many places. Takes some minutes.
+LINES ?= 2000
+KILLS ?= 20
+test-runs: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	$(BIN)/python tests/serve/kills.py --lines $(LINES) --kills $(KILLS)
 
 # Makes every allocation of the C++ module, every read and every write of a file fail in turn, in Python (tests/python/machine), and breaks
 # each value and tensor of every family's files. Takes about an hour. `make test` tries a sample of them, and `make sanitize` has the

@@ -30,7 +30,7 @@ NAVIGATION = {
         "docs/tour", "docs/python/load", "docs/sizes", "docs/python/encode", "docs/python/sparse", "docs/python/rank", "docs/python/labels",
         "docs/python/generate", "docs/python/structured", "docs/python/tools", "docs/python/event-loops", "docs/python/threads",
         "docs/python/arrow", "docs/python/gguf",
-        "docs/python/command-line", "docs/serving", "docs/scale-out",
+        "docs/python/command-line", "docs/serving", "docs/batches", "docs/scale-out",
     ],
     "Recipes": ["docs/recipes"],
     "Coming from": ["docs/from/sentence-transformers", "docs/from/llama-cpp-python", "docs/from/ollama-openai"],

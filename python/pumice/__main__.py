@@ -1,4 +1,4 @@
-"""The command line: pumice doctor | devices | info | plan | encode | generate | chat | serve | bench |
+"""The command line: pumice doctor | devices | info | plan | encode | generate | chat | run | serve | bench |
 perplexity | convert | quantize.
 
 Exit code 0, or 1 with one line on stderr."""
@@ -48,7 +48,9 @@ from .common.stdio import (
 from .common.vector_file import VectorFile
 from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
+from .serve.command import add_run_options
 
+_LOADING_READ = {name: read for name, (read, _) in LOADING_CHATS.items()}  # option of loading -> function that parses its value
 ROUNDS = 5  # default number of rounds of `pumice bench --against`
 
 
@@ -95,6 +97,8 @@ def parser() -> Parser:
     chat.add_argument("--system", type=utf8_text, help="a system message to begin with")
     chat.add_argument("--timings", action="store_true", help="after each answer, print its tokens and tokens/s on standard error")
     chat.add_argument("--no-history", action="store_true", help="do not keep the messages that were typed for later calls")
+    run = command("run", run_run, "answer a file of requests, one a line, and go on after any stop (needs the extra [serve])")
+    add_run_options(run)
     serve = command("serve", run_serve, "serve models to clients of OpenAI's and Anthropic's interfaces (needs the extra [serve])")
     add_serve_options(serve)
     bench = command("bench", run_bench, "measure sentences/s or tokens/s of a model", "MODEL")
@@ -114,12 +118,12 @@ def parser() -> Parser:
     add_quantize_options(quantize)
     for sub in (convert, quantize):
         add_writing_options(sub)
-    for sub in (plan, encode, generate, chat, serve, bench, perplexity):
+    for sub in (plan, encode, generate, chat, run, serve, bench, perplexity):
         load = sub.add_argument_group("loading")
-        for name, (read, about) in (LOADING_CHATS if sub in (chat, serve) else LOADING).items():
+        for name, (read, about) in (LOADING_CHATS if sub in (chat, run, serve) else LOADING).items():
             load.add_argument(f"--{name.replace('_', '-')}", type=read, help=about)
-    for sub in (generate, chat, serve):
-        add_sampling_options(sub, limits=sub is not serve)
+    for sub in (generate, chat, run, serve):
+        add_sampling_options(sub, limits=sub in (generate, chat))
     return top
 
 
@@ -368,12 +372,18 @@ def _figures(result: pumice.ChatResult) -> str:
     )
 
 
+def run_run(arguments: argparse.Namespace) -> int:
+    """`pumice run`: answers the lines of a file."""
+    from .serve.command import run_lines
+
+    return run_lines(arguments, _load_options(arguments), _sampling(arguments), _LOADING_READ)
+
+
 def run_serve(arguments: argparse.Namespace) -> int:
     """`pumice serve`: serves models until the process is told to stop."""
     from .serve.command import run
 
-    read = {name: read for name, (read, _) in LOADING_CHATS.items()}
-    return run(arguments, _load_options(arguments), _sampling(arguments), read)
+    return run(arguments, _load_options(arguments), _sampling(arguments), _LOADING_READ)
 
 
 def run_bench(arguments: argparse.Namespace) -> int:

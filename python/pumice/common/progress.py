@@ -78,20 +78,25 @@ class LateBar:
         self._bar: Any = None
         self.update = None if progress is False else self._update
 
-    def _update(self, done: int, total: int) -> None:
+    def _update(self, done: int, total: int | None, note: str = "") -> None:
+        """total: None if it is not known. note: a text behind the bar."""
         if callable(self._progress):
-            self._progress(done, total)
+            self._progress(done, total or done)
             return
         if self._progress is False:
             return
         if self._bar is None:
-            if self._progress is None and (done >= total or time.perf_counter() - self._started < BAR_AFTER_SECONDS):
+            if self._progress is None and (
+                (total is not None and done >= total) or time.perf_counter() - self._started < BAR_AFTER_SECONDS
+            ):
                 return
             disable = None if self._progress is None else False  # disable=None shows a bar only on a terminal
             self._bar = new_bar(total=total, desc=self._name, disable=disable, **self._tqdm)
         if self._bar is None:
             self._progress = False
         else:
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

@@ -38,6 +38,8 @@ Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 
 # Keys of an ASGI scope. Under them, Guard stores the request's id, an empty list to which the endpoint appends its Call, and the API key.
 REQUEST_ID, CALL, KEY = "pumice.request_id", "pumice.call", "pumice.key"
+# Key of an ASGI scope. If the scope has it, the request may wait for the engine without a limit.
+PATIENT = "pumice.patient"
 GONE = 499  # status in the log and the metrics for a request whose client left; the number is nginx's
 # Maximum number of bytes of a body that is translated in the event loop. A thread translates larger bodies, because a body may contain a
 # grammar: one of 4 KiB takes about 5 ms, and one of 55 KiB up to 72 ms.
@@ -50,13 +52,15 @@ _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
 class Path(NamedTuple):
-    """A path of the server. dialect: the form of its errors. fields: makes the table of its body's fields; None if it has no body."""
+    """A path of the server. dialect: the form of its errors. fields: makes the table of its body's fields; None if it has no body.
+    in_lines: whether lines of batches may be requests for it, if it has such a table."""
 
     method: str
     path: str
     handler: Handler
     dialect: Dialect
     fields: Callable[[Settings], Fields] | None = None
+    in_lines: bool = True
 
 
 class ClientGone(Exception):
@@ -199,7 +203,10 @@ class Call:
     @contextlib.contextmanager
     def _limited_wait(self) -> Iterator[None]:
         """In this block, ends the request with 503 if the engine does not begin with one of the request's calls within Settings.max_wait
-        seconds."""
+        seconds, unless the request is patient."""
+        if PATIENT in self.scope:
+            yield
+            return
         loop, most = asyncio.get_running_loop(), self.server.settings.max_wait
         timer: asyncio.TimerHandle
 

@@ -1,22 +1,26 @@
-"""The options of `pumice serve`, and the settings that they stand for. Only the standard library is imported before the command runs."""
+"""The options of `pumice serve` and `pumice run`, and the settings that they stand for. Only the standard library is imported before the
+command runs."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
+from ..common.command_options import count
 from ..errors import GrammarWarning
 from .settings import Settings
 
+AT_ONCE = 256  # default of --at-once
 HOST, PORT = "127.0.0.1", 8000
 KEY_VARIABLE = "PUMICE_API_KEY"
 
@@ -85,23 +89,64 @@ def add_options(command: argparse.ArgumentParser) -> None:
                        'localhost and IP addresses; "*" allows all')  # fmt: skip
     where.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN", help='a site whose pages may use this server, such '
                        'as https://example.org; "*" allows all')  # fmt: skip
-    for title in ("models", "load", "sizes"):
-        group = command.add_argument_group(title)
-        if title == "models":
-            group.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME", help="another name of a model")
-            group.add_argument("--default-model", metavar="NAME", help="the model that answers requests for any other name, too")
-            group.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
-            group.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")
+    models, other = add_setting_options(command, ("models", "load", "sizes"))
+    models.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
+    models.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")
+    other.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="info (the default) has a line "
+                       "for each request, without its text")  # fmt: skip
+
+
+def add_setting_options(command: argparse.ArgumentParser, titles: Sequence[str], left_out: Sequence[str] = ()) -> tuple[Any, Any]:
+    """Adds the options of the names of models and of the settings with these headings, and those that say what bodies may have. left_out:
+    settings that get no option. Returns the groups of the options of models and of the last ones."""
+    models = command.add_argument_group("models")
+    models.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME", help="another name of a model")
+    models.add_argument("--default-model", metavar="NAME", help="the model that answers requests for any other name, too")
+    for title in titles:
+        group = models if title == "models" else command.add_argument_group(title)
         for each in flags():
-            if each.metadata["group"] == title:
+            if each.metadata["group"] == title and each.name not in left_out:
                 default = each.default
                 said = "" if default is None else f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
                 group.add_argument(flag_name(each.name), type=_READ[str(each.type)], help=each.metadata["about"] + said)
     other = command.add_argument_group("other")
     other.add_argument("--ignore-unknown-fields", action="store_true", help="ignore fields that are not known; without it they are errors")
     other.add_argument("--token-inputs", action="store_true", help="take token ids in /v1/embeddings: those of the model, not of OpenAI's")
-    other.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="info (the default) has a line "
-                       "for each request, without its text")  # fmt: skip
+    return models, other
+
+
+def add_run_options(command: argparse.ArgumentParser) -> None:
+    """Adds the options of `pumice run`, except those of loading and sampling, which other commands have, too."""
+    command.add_argument(
+        "input",
+        metavar="IN.jsonl",
+        help='the requests, one a line: {"custom_id", "method", "url", "body"} as for OpenAI\'s batches, or {"prompt"}, {"text"} or '
+        '{"messages"} with further fields of the request; "-" is standard input',
+    )
+    command.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT.jsonl",
+        help='the answers, one a line, each as it ends; "-" is standard output. If the file has answers of a run that was stopped, this '
+        "run goes on with the lines that have none",
+    )
+    command.add_argument(
+        "--model",
+        action="append",
+        required=True,
+        metavar="[NAME=]MODEL",
+        help="a .gguf file, a folder with config.json and safetensors, or org/name[:file], and the name that requests give it (default: "
+        "that of the file or folder); may be given several times",
+    )
+    command.add_argument("--load", action="append", default=[], metavar="NAME.OPTION=VALUE", help="a loading option of one model alone")
+    command.add_argument("--errors", metavar="ERRORS.jsonl", help="a file of its own for the answers that are errors")
+    command.add_argument("--in-order", action="store_true", help="write the answers in the order of the lines")
+    command.add_argument("--at-once", type=count, default=AT_ONCE, help=f"most lines at work (default {AT_ONCE})")
+    old = command.add_mutually_exclusive_group()
+    old.add_argument("--overwrite", action="store_true", help="begin anew: remove the answers that the output has")
+    old.add_argument("--mixed", action="store_true", help="go on even if the answers so far are of other models, options or versions")
+    add_setting_options(command, ("sizes",), ("max_headers", "max_bodies"))
 
 
 def _port(text: str) -> int:
@@ -191,6 +236,23 @@ def is_own(host: str) -> bool:
     return host == "localhost" or host == "::1" or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
 
 
+def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the settings that have an option of their own name and that the command line gives."""
+    return {each.name: value for each in flags() if (value := getattr(arguments, each.name, None)) is not None}
+
+
+def _common_settings(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that have options in both commands, by name."""
+    return {
+        "aliases": _pairs(arguments.alias, "--alias"),
+        "default_model": arguments.default_model,
+        "sampling": dict(sampling),
+        "ignore_unknown_fields": arguments.ignore_unknown_fields,
+        "token_inputs": arguments.token_inputs,
+        **given_settings(arguments),
+    }
+
+
 def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> Settings:
     """Returns the settings of a command line. Raises ValueError if other machines could use the server without a key."""
     keys = keys_of(arguments)
@@ -205,18 +267,12 @@ def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> S
     # Without --host-name, all names are allowed at a socket in the file system, and also at an address of the network if there is a key. A
     # key protects better than a check of the Host header, and the name of this machine on the network is not known here.
     hosts = ("*",) if not hosts and (arguments.uds is not None or (not own and keys)) else ("localhost", host, *hosts)
-    given = {each.name: value for each in flags() if (value := getattr(arguments, each.name)) is not None}
     return Settings(
         api_keys=keys,
         hosts=tuple(dict.fromkeys(name.lower() for name in hosts)),
         cors_origins=tuple(arguments.cors_origin),
-        aliases=_pairs(arguments.alias, "--alias"),
-        default_model=arguments.default_model,
         lazy=arguments.lazy,
-        sampling=dict(sampling),
-        ignore_unknown_fields=arguments.ignore_unknown_fields,
-        token_inputs=arguments.token_inputs,
-        **given,
+        **_common_settings(arguments, sampling),
     )
 
 
@@ -249,15 +305,10 @@ def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapp
     models = models_of(arguments.models)
     settings = settings_of(arguments, sampling)
     options = load_options_of(arguments.load, models, common, read)
-    try:
+    with _extra("serve"):
         from . import process, workers
         from .application import app
-    except ImportError as error:
-        if (error.name or "").startswith("pumice"):
-            raise
-        raise ImportError(f"pumice serve needs the packages of its extra: pip install 'pumice[serve]' ({error})") from None
-    _log(arguments.log_level)
-    warnings.simplefilter("ignore", GrammarWarning)  # each answer names in pumice.ignored what the warning would say
+    _prepare_log(arguments.log_level)
     _allow_files(settings.connections, arguments.workers)
     listening = process.listen(*address_of(arguments), arguments.uds, settings.connections)
     names = ", ".join(models)
@@ -281,8 +332,38 @@ def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapp
         leave()
 
 
-def _log(level: str) -> None:
-    """Sends the log to standard error."""
+def run_lines(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapping[str, Any], read: Mapping[str, Any]) -> int:
+    """Answers the lines of `pumice run`. Returns 0. Raises an error if the run cannot begin or go on. Arguments: as in run()."""
+    models = models_of(arguments.model)
+    load = load_options_of(arguments.load, models, common, read)
+    given = given_settings(arguments)
+    settings = Settings(
+        # A seed for all lines would give equal answers to equal prompts. So it only changes the seed that each line gets.
+        **_common_settings(arguments, {name: value for name, value in sampling.items() if name != "seed"}),
+        running=arguments.at_once,
+        waiting=arguments.at_once,
+        max_bodies=max(Settings.max_bodies, 2 * given.get("max_body", Settings.max_body)),
+    )
+    with _extra("run"):
+        from . import run_command
+    _prepare_log("error")
+    return run_command.run(arguments, models, load, settings, sampling.get("seed", 0))
+
+
+@contextlib.contextmanager
+def _extra(command: str) -> Iterator[None]:
+    """In this block, explains how to install the packages that a command needs."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("pumice"):
+            raise
+        raise ImportError(f"pumice {command} needs the packages of the extra serve: pip install 'pumice[serve]' ({error})") from None
+
+
+def _prepare_log(level: str) -> None:
+    """Sends the log to standard error, from this level on."""
+    warnings.simplefilter("ignore", GrammarWarning)  # each answer names in pumice.ignored what the warning would say
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     for name, least in (("pumice", level), ("uvicorn", "warning")):

@@ -24,7 +24,7 @@ def describe(server: Server) -> dict[str, Any]:
     import pumice
 
     paths: dict[str, Any] = {}
-    for method, path, handler, _, fields in server.paths:
+    for method, path, handler, _, fields, _ in server.paths:
         about = (handler.__doc__ or "").strip().split("\n")[0]
         plain = path.replace("{name:path}", "{name}")
         operation: dict[str, Any] = {

@@ -14,7 +14,7 @@ from paths import ROOT
 
 PACKAGE = ROOT / "python" / "pumice"
 # A room may import only from the rooms before it in this list. In addition, encode and generate must not import from each other.
-ROOMS = ("common", "machine", "tokens", "encode", "generate", "chats", "loading", "gguf", "event_loops", "model", "arrow", "serve")
+ROOMS = ("common", "machine", "tokens", "encode", "generate", "chats", "loading", "gguf", "event_loops", "model", "arrow", "lines", "serve")
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
