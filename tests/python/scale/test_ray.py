@@ -31,6 +31,7 @@ ray = pytest.importorskip("ray", reason="not run here: `make test-ray` installs 
 pytest.importorskip("ray.data", reason="not run here: `make test-ray` installs Ray")
 
 import ray_encode  # noqa: E402
+import ray_lines  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 SENTENCES = int(os.environ.get("PUMICE_TEST_RAY", "2000"))
@@ -167,6 +168,22 @@ def test_a_node_that_dies(cluster: Any, source: Path, wanted: Any, tmp_path: Pat
     ids, vectors = rows_of(out)
     assert ids == list(range(SENTENCES))
     assert vectors.tobytes() == wanted[0].tobytes()
+
+
+@pytest.mark.timeout(3600)
+def test_lines_of_requests(cluster: Any, wanted: Any, tmp_path: Path) -> None:
+    """All lines are answered once, with the vectors of one process, also after one file of answers was cut as by the death of its node."""
+    lines = [{"custom_id": f"{i}", "url": "/v1/embeddings", "body": {"input": sentence(i)}} for i in range(300)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = (str(samples.minilm()), str(tmp_path / "in.jsonl"), str(tmp_path / "parts"))
+    parts = ray_lines.run(*given, cpus=1, lines=100)
+    os.truncate(parts[1], parts[1].stat().st_size // 2)
+    assert ray_lines.run(*given, cpus=1, lines=100) == parts
+    found = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    assert len(found) == 300
+    for line in found:
+        vector = line["response"]["body"]["data"][0]["embedding"]
+        assert np.array(vector, np.float32).tobytes() == wanted[0][int(line["custom_id"])].tobytes()
 
 
 @pytest.mark.timeout(3600)
