@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import traceback
 import types
 from collections.abc import Callable
@@ -67,6 +68,37 @@ def openai_client(**more: Any) -> Any:
 @call("openai", "models.list")
 def _() -> None:
     need({model.id for model in documented("openai").client.models.list()} == {CHAT, EMBED})
+
+
+@call("openai", "files and batches")
+def _() -> None:
+    client = openai_client()
+    bodies = {"a": {"messages": HELLO, "max_tokens": LIMIT, "temperature": 0}, "b": {"messages": "none"}}
+    path = "/v1/chat/completions"
+    lines = [
+        json.dumps({"custom_id": name, "method": "POST", "url": path, "body": {"model": CHAT, **body}}) for name, body in bodies.items()
+    ]
+    file = client.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")
+    need(file.bytes == len("\n".join(lines)) and client.files.retrieve(file.id) == file, file)
+    batch = client.batches.create(input_file_id=file.id, endpoint=path, completion_window="24h", metadata={"a": "b"})
+    while batch.status in ("validating", "in_progress", "finalizing"):
+        time.sleep(0.1)
+        batch = client.batches.retrieve(batch.id)
+    need(batch.status == "completed" and batch.metadata == {"a": "b"}, batch)
+    need((batch.request_counts.completed, batch.request_counts.failed, batch.request_counts.total) == (1, 1, 2), batch)
+    answer = json.loads(client.files.content(batch.output_file_id).text)
+    whole = client.chat.completions.create(model=CHAT, messages=HELLO, max_tokens=LIMIT, temperature=0)
+    need(answer["response"]["body"]["choices"][0]["message"]["content"] == whole.choices[0].message.content, answer)
+    need(json.loads(client.files.content(batch.error_file_id).text)["response"]["status_code"] == 400)
+    need(batch.id in [each.id for each in client.batches.list(limit=1)])
+    need(len([*client.files.list(limit=1, order="asc")]) == 3)  # pages of one
+    need(client.files.delete(file.id).deleted)
+    try:
+        client.batches.cancel(batch.id)
+    except Exception as error:
+        need("cannot be cancelled" in str(error), error)
+    else:
+        need(False, "a batch that is over was cancelled")
 
 
 @call("openai", "chat.completions.create")

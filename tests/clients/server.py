@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import uvicorn
@@ -17,4 +18,7 @@ if __name__ == "__main__":
     models = {"chat": samples.smollm2(), "embed": samples.minilm()}
     load = {"chat": {"chat_template": samples.tools_template()}}
     # Greedy, because the calls check answers that they do not sample themselves.
-    uvicorn.run(app(models, load=load, sampling={"temperature": 0}), port=0, http="h11", log_level="info", access_log=False)
+    with tempfile.TemporaryDirectory() as files:
+        uvicorn.run(
+            app(models, load=load, sampling={"temperature": 0}, files=files), port=0, http="h11", log_level="info", access_log=False
+        )

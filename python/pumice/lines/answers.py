@@ -176,7 +176,7 @@ class Answers:
         in the order of the lines."""
         self._files, self.run, self.in_order = [file, *([errors] if errors else [])], run, in_order
         self._digests = array("Q", [0])  # number of a line of the input -> its hash when it was answered, or 0
-        self.earlier = 0  # number of answers of earlier runs
+        self.earlier = self.earlier_errors = 0  # numbers of answers of earlier runs, and of those in the file of errors
         self._writes = threading.Lock()  # held while answers are written
 
     def read_earlier(self, mixed: bool) -> None:
@@ -201,6 +201,7 @@ class Answers:
                     raise ValueError(f"{shown_path(file.path)} has {_OTHER_ORDER}")
                 self._digests[number] = digest
                 self.earlier, before = self.earlier + 1, number
+                self.earlier_errors += file is not self._files[0]
 
     def _refuse(self, file: AnswerFile, run: str) -> None:
         theirs, own = run.split("_"), self.run.split("_")

@@ -69,14 +69,16 @@ class Run:
         *,
         at_once: int,
         most_bytes: int,
+        gives_up: bool = True,
         told: Callable[[], None] = lambda: None,
     ) -> None:
         """ask: sends a request and returns its answer. An exception that it raises ends the run, and its line stays without an answer.
         aside: calls a function in a thread.
         at_once: maximum number of lines at work. most_bytes: maximum number of bytes of lines at work, where there are several.
+        gives_up: whether the run fails if the server stays busy.
         told: a function that is called after answers were written."""
         self._reader, self._form, self._answers, self._ask, self._aside, self._told = reader, form, answers, ask, aside, told
-        self._at_once, self._most_bytes = at_once, most_bytes
+        self._at_once, self._most_bytes, self._gives_up = at_once, most_bytes, gives_up
         self.counts = Counts(earlier=answers.earlier)
         self._ids = Ids()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -173,12 +175,12 @@ class Run:
         tries, seen = 0, self._written
         while (reply := await self._ask(request)).status in BUSY:
             tries, seen = (tries + 1 if self._written == seen else 1), self._written
-            if tries > TRIES:
+            if tries > TRIES and self._gives_up:
                 raise OverloadedError(
                     f"line {line.number} could not be answered now, and no line beside it was: status {reply.status}, "
                     f"{reply.body[:500].decode(errors='replace')}"
                 )
-            await asyncio.sleep(min(0.1 * 2**tries, 5.0))
+            await asyncio.sleep(min(0.1 * 2 ** min(tries, 10), 5.0))
         return reply
 
     async def _write(self) -> None:

@@ -13,9 +13,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from . import (
+    batches,
     chat_completions,
     completions,
     embeddings,
+    files,
     kept_responses,
     listings,
     messages,
@@ -44,6 +46,15 @@ _OPENAI: tuple[Path, ...] = (
     Path("POST", "/score", rerank.score, "openai", rerank.score_fields),
     Path("GET", "/models", listings.models, "openai"),
     Path("GET", "/models/{name:path}", listings.model, "openai"),
+    Path("POST", "/files", files.upload, "openai", receive=files.receive_upload),
+    Path("GET", "/files", files.listed, "openai"),
+    Path("GET", "/files/{id}", files.one, "openai"),
+    Path("GET", "/files/{id}/content", files.content, "openai"),
+    Path("DELETE", "/files/{id}", files.delete, "openai"),
+    Path("POST", "/batches", batches.create, "openai", batches.fields, in_lines=False),
+    Path("GET", "/batches", batches.listed, "openai"),
+    Path("GET", "/batches/{id}", batches.one, "openai"),
+    Path("POST", "/batches/{id}/cancel", batches.cancel, "openai"),
 )
 # All paths of the server.
 PATHS: tuple[Path, ...] = (
@@ -86,6 +97,10 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
     if not models:
         raise ValueError("models is empty: a server needs one model at least")
     server = Server(models, load or {}, Settings(**settings), PATHS)
+
+    if server.settings.files is not None:
+        server.store = files.FileStore(server.settings.files)
+        server.batches = batches.Batches(server, server.store)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -53,7 +53,8 @@ _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 class Path(NamedTuple):
     """A path of the server. dialect: the form of its errors. fields: makes the table of its body's fields; None if it has no body.
-    in_lines: whether lines of batches may be requests for it, if it has such a table."""
+    in_lines: whether lines of batches may be requests for it, if it has such a table. receive: receives the body in place of
+    Call.receive_body(), because it is too large to be kept in memory."""
 
     method: str
     path: str
@@ -61,6 +62,12 @@ class Path(NamedTuple):
     dialect: Dialect
     fields: Callable[[Settings], Fields] | None = None
     in_lines: bool = True
+    receive: Callable[[Call], Coroutine[Any, Any, None]] | None = None
+
+
+def too_large(most: int, what: str = "the body") -> Refused:
+    """Returns the error for a body of more than `most` bytes."""
+    return Refused(413, f"{what} is larger than {most} bytes, the most that this server takes")
 
 
 class ClientGone(Exception):
@@ -102,6 +109,7 @@ class Call:
         self._heard: float | None = None  # time of the last chunk with tokens, or None
         self._held = 0  # number of bytes of the body, which count towards Settings.max_bodies
         self.body = b""
+        self.upload: Any = None  # what Path.receive has made of the body
         self._read = False  # whether the body has been read by the table
         self._given: Collection[str] = ()  # names of the fields that the body has, once it is checked
         self._streams = False  # whether the body requests a stream
@@ -148,8 +156,7 @@ class Call:
     async def receive_body(self) -> None:
         """Receives the body. Raises Refused if it is too large or arrives too slowly, and ClientGone if the client leaves."""
         settings = self.server.settings
-        if (length := self.headers.get("content-length", "")).isdecimal() and len(length) < 20 and int(length) > settings.max_body:
-            raise self._too_large()
+        self.check_length(settings.max_body)
         self.work = asyncio.create_task(self._receive_all())
         try:
             await asyncio.wait((self.work,), timeout=settings.body_seconds)
@@ -159,13 +166,31 @@ class Call:
             self.work.cancel()
         self._finish(self.work)
 
-    async def _receive_all(self) -> None:
-        parts, more = [], True
+    def check_length(self, most: int) -> None:
+        """Raises Refused if the headers say that the body has more than `most` bytes."""
+        if (length := self.headers.get("content-length", "")).isdecimal() and len(length) < 20 and int(length) > most:
+            raise too_large(most)
+
+    async def parts(self, most: int, seconds: float | None = None) -> AsyncIterator[bytes]:
+        """Yields the parts of the body. Raises Refused if there are more than `most` bytes or a part does not come within `seconds`, and
+        ClientGone if the client leaves."""
+        size, more = 0, True
         while more:
-            message = await self._receive()
+            try:
+                message = await asyncio.wait_for(self._receive(), seconds)
+            except asyncio.TimeoutError:
+                raise Refused(408, f"no byte of the body arrived within {seconds:g} s") from None
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part, more = message.get("body", b""), message.get("more_body", False)
+            size += len(part)
+            if size > most:
+                raise too_large(most)
+            yield part
+
+    async def _receive_all(self) -> None:
+        parts = []
+        async for part in self.parts(self.server.settings.max_body):
             self.hold(len(part))
             parts.append(part)
         self.body = b"".join(parts)
@@ -173,7 +198,8 @@ class Call:
     def hold(self, count: int) -> None:
         """Counts bytes that the request holds until it is over. Raises Refused if the request, or all requests together, hold too many."""
         if self._held + count > self.server.settings.max_body:
-            raise self._too_large()
+            what = "the body, together with the earlier responses that it continues," if self._read else "the body"
+            raise too_large(self.server.settings.max_body, what)
         if self.server.held_bytes + count > self.server.settings.max_bodies:
             raise Refused(503, "the requests at work hold as many bytes as this server may keep; try again later", retry_after=1)
         self.server.held_bytes += count
@@ -184,10 +210,6 @@ class Call:
         if work.cancelled():
             raise self.ended_by or ClientGone
         work.result()
-
-    def _too_large(self) -> Refused:
-        what = "the body" if not self._read else "the body, together with the earlier responses that it continues,"
-        return Refused(413, f"{what} is larger than {self.server.settings.max_body} bytes, the most that this server takes")
 
     def release(self) -> None:
         """Frees the memory that the request holds, and counts the figures that are known only at the end. Called when the request is
@@ -269,6 +291,16 @@ class Call:
         self.status = status
         await self.send_message({"type": "http.response.start", "status": status, "headers": as_headers(told)})
         await self.send_message({"type": "http.response.body", "body": body})
+        self.over = True
+
+    async def send_parts(self, parts: AsyncIterator[bytes], length: int, kind: str) -> None:
+        """Answers with bytes that are read while they are sent. length: the number of bytes."""
+        self.status = 200
+        told = {**_HEADERS, "content-type": kind, "content-length": str(length), **self.named()}
+        await self.send_message({"type": "http.response.start", "status": 200, "headers": as_headers(told)})
+        async for part in parts:
+            await self.send_message({"type": "http.response.body", "body": part, "more_body": True})
+        await self.send_message({"type": "http.response.body", "body": b""})
         self.over = True
 
     async def send_message(self, message: Message) -> None:
@@ -381,7 +413,7 @@ class Endpoint:
 
     def __init__(self, server: Server, path: Path) -> None:
         self._server, self.name, self._handler, self._dialect = server, path.path, path.handler, path.dialect
-        self._fields = None if path.fields is None else path.fields(server.settings)
+        self._fields, self._receive = None if path.fields is None else path.fields(server.settings), path.receive
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         call = Call(self._server, scope, receive, send, self._dialect, self._fields)
@@ -398,7 +430,7 @@ class Endpoint:
 
     async def _answer(self, call: Call) -> None:
         try:
-            await call.receive_body()
+            await (call.receive_body() if self._receive is None else self._received(call, self._receive))
             await self._beside_client(call)
         except ClientGone:
             call.status = call.status or GONE
@@ -411,6 +443,15 @@ class Endpoint:
                 await call.refuse(failure)
             # If a part of the answer has been sent, no error can be sent. The connection is then closed before the end of the answer, so
             # that the client notices the error.
+
+    async def _received(self, call: Call, receive: Callable[[Call], Coroutine[Any, Any, None]]) -> None:
+        """Receives the body by a function of the path. The server may end this."""
+        work = call.work = asyncio.create_task(receive(call))
+        try:
+            await asyncio.wait((work,))
+        finally:
+            work.cancel()
+        call._finish(work)
 
     async def _beside_client(self, call: Call) -> None:
         """Runs the handler, and cancels it if the client leaves."""

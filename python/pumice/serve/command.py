@@ -89,7 +89,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
                        'localhost and IP addresses; "*" allows all')  # fmt: skip
     where.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN", help='a site whose pages may use this server, such '
                        'as https://example.org; "*" allows all')  # fmt: skip
-    models, other = add_setting_options(command, ("models", "load", "sizes"))
+    models, other = add_setting_options(command, ("models", "batches", "load", "sizes"))
     models.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
     models.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")
     other.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="info (the default) has a line "
@@ -325,6 +325,8 @@ def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapp
 
     try:
         if arguments.workers > 1:
+            if settings.files is not None:
+                raise ValueError("--files needs one process: batches are the work of one, and --workers starts several")
             return workers.run(models, options, settings, arguments.workers, listening, ready)
         given = {field.name: getattr(settings, field.name) for field in fields(settings)}
         return process.serve(app(models, load=options, **given), listening, ready, leave)

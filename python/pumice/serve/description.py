@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from .files import UPLOAD
+
 if TYPE_CHECKING:
     from .server import Server
 
@@ -24,7 +26,7 @@ def describe(server: Server) -> dict[str, Any]:
     import pumice
 
     paths: dict[str, Any] = {}
-    for method, path, handler, _, fields, _ in server.paths:
+    for method, path, handler, _, fields, _, receive in server.paths:
         about = (handler.__doc__ or "").strip().split("\n")[0]
         plain = path.replace("{name:path}", "{name}")
         operation: dict[str, Any] = {
@@ -35,8 +37,11 @@ def describe(server: Server) -> dict[str, Any]:
         if fields is not None:
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": fields(server.settings).schema()}}}
             operation["responses"] |= {code: {"description": text} for code, text in _ERRORS.items()}
-        if "{name}" in plain:
-            operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+        if receive is not None:
+            operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": UPLOAD}}}
+            operation["responses"] |= {code: {"description": text} for code, text in _ERRORS.items()}
+        if names := re.findall(r"{(\w+)}", plain):
+            operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
             operation["responses"]["404"] = {"description": _ERRORS["404"]}
         paths.setdefault(plain, {})[method.lower()] = operation
     return {

@@ -87,6 +87,8 @@ class Process(uvicorn.Server):
                 told = True
                 self._ready()
             if self.stops:
+                if ends is None:
+                    await self.served.stop_batches()
                 ends = ends or now + self.served.settings.grace
                 if not self.served.calls:
                     break

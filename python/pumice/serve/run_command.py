@@ -108,8 +108,10 @@ def _fingerprint(models: Mapping[str, str], used: list[Path], load: Mapping[str,
             begin = file.read(_SAMPLE)
             file.seek(max(len(begin), size - _SAMPLE))
             samples.append((path.name, size, hashlib.sha256(begin + file.read()).hexdigest()))
-    idle = ("running", "waiting", "max_bodies")
-    options = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name not in idle}
+    options = {
+        each.name: getattr(settings, each.name) for each in fields(settings) if each.metadata.get("group") not in ("load", "batches")
+    }
+    del options["max_bodies"]
     loading = {name: {key: value for key, value in given.items() if key != "threads"} for name, given in load.items()}
     parts = [
         _hash([sorted(models) if used else sorted(models.items()), samples]),

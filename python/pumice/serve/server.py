@@ -18,7 +18,9 @@ from .response_memory import ResponseMemory
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from .batches import Batches
     from .calls import Call, Path
+    from .files import FileStore
     from .worker_figures import WorkerFigures
 
 logger = logging.getLogger("pumice.serve")
@@ -52,12 +54,16 @@ class Server:
         self.failed: BaseException | None = None  # the error because of which the models could not be loaded, or None
         self.logs_failure = True  # whether `failed` is logged; False for `pumice serve`, which itself prints the error when it ends
         self.workers: WorkerFigures | None = None  # with `--workers`, the object that collects the metrics of all workers
+        self.store: FileStore | None = None  # the files of clients, if the server keeps some
+        self.batches: Batches | None = None  # the batches of clients, if the server keeps files
         self._starting: asyncio.Task[None] | None = None
 
     # ---------------------------------------------------------------- life
     async def start(self) -> None:
         """Begins to load the models. In the meantime, requests are accepted and /ready answers 503."""
         self._starting = asyncio.create_task(self._load())
+        if self.batches is not None:
+            self.batches.start()
 
     async def _load(self) -> None:
         try:
@@ -73,6 +79,7 @@ class Server:
     async def stop(self) -> None:
         """Frees the models that the server has loaded."""
         self.stopping = True
+        await self.stop_batches()
         if self._starting is not None:
             self._starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -80,6 +87,13 @@ class Server:
         await self.models.stop()
         await self.aside(self.memory.close)
         self._threads.end()
+        if self.store is not None:
+            self.store.close()
+
+    async def stop_batches(self) -> None:
+        """Stops the work on batches, with which the next start of the server goes on."""
+        if self.batches is not None:
+            await self.batches.stop()
 
     @property
     def not_ready(self) -> str | None:

@@ -66,6 +66,15 @@ class Settings:
     max_tools: int = option(256, "sizes", "most tools")
     max_schema: int = option(256 << 10, "sizes", "most bytes of a JSON schema, and of each tool")
 
+    # ---- files and batches
+    # None: the server keeps no files and takes no batches.
+    files: str | None = option(None, "batches", "a folder that keeps the files of clients and the answers to their batches")
+    max_file: int = option(256 << 20, "batches", "most bytes of a file")
+    max_files: int = option(8 << 30, "batches", "most bytes of all files, those of answers included")
+    # More lines would make the steps of requests longer that come from people. The lines have the lowest priority, but an engine that is
+    # computing a step does not stop it.
+    batch_lines: int = option(32, "batches", "most lines of batches at work")
+
     # ---- load
     running: int = option(256, "load", "most requests of a model in its batch")
     waiting: int = option(1024, "load", "most requests of a model that wait for a place there; more get 429")
