@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ..common.arguments import shown_path
+from ..common.stdio import OutputError
 from .line_reader import Line
 
 _BEGIN = b'{"id":"batch_req_'
@@ -127,7 +128,8 @@ class AnswerFile:
             os.ftruncate(self._fd, self._size)
 
     def write(self, data: bytes) -> None:
-        """Writes whole lines. Raises OSError if not all fit; the file then has none of them that is not whole."""
+        """Writes whole lines. Raises OSError if not all fit, and OutputError if the reader of a pipe has exited. What a file has then are
+        whole lines."""
         if self._write is not None:
             self._write(data)
             return
@@ -135,8 +137,8 @@ class AnswerFile:
         try:
             while left:
                 left = left[os.pwrite(self._fd, left, self._size + len(data) - len(left)) if self.regular else os.write(self._fd, left) :]
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError as error:
+            raise OutputError(error) from None
         except OSError as error:
             written = len(data) - len(left)
             self._size += data.rfind(b"\n", 0, written) + 1

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,16 @@ def run(
     go on.
 
     models: name -> source. load: name -> keywords of load(). seed: changes the seeds of lines that give none."""
-    used = [each for source in models.values() for each in files_of(source) if each.is_file()]
+    used = {name: [each for each in files_of(source) if each.is_file()] for name, source in models.items()}
     outputs = [path for path in (arguments.output, arguments.errors) if path is not None]
     for path in outputs:
-        refuse_to_replace(path, [arguments.input, *used])
+        refuse_to_replace(path, [arguments.input, *chain.from_iterable(used.values())])
     if len(outputs) == 2 and os.path.realpath(outputs[0]) == os.path.realpath(outputs[1]):
         raise ValueError(f"{outputs[0]} is the file of the answers and that of the errors: they are two files")
     with contextlib.ExitStack() as files:
         source = files.enter_context(_opened(arguments.input))
         run = _fingerprint(models, used, load, settings, seed)
         answers = Answers(*_answer_files(arguments.output, arguments.errors, files), run, arguments.in_order)
-        if arguments.overwrite:
-            answers.clear()
         work = _Job(source, answers, arguments, seed, settings)
         return work.run(lambda: Server(models, load, settings, PATHS))
 
@@ -99,26 +98,33 @@ def _to_output(data: bytes) -> None:
         raise OutputError(error) from None
 
 
-def _fingerprint(models: Mapping[str, str], used: list[Path], load: Mapping[str, Mapping[str, Any]], settings: Settings, seed: int) -> str:
-    """Returns a text that is equal for runs that give equal answers: of the models, of the options, and the version of pumice."""
-    samples = []
-    for path in sorted(used):
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            begin = file.read(_SAMPLE)
-            file.seek(max(len(begin), size - _SAMPLE))
-            samples.append((path.name, size, hashlib.sha256(begin + file.read()).hexdigest()))
+def _fingerprint(
+    models: Mapping[str, str], used: Mapping[str, list[Path]], load: Mapping[str, Mapping[str, Any]], settings: Settings, seed: int
+) -> str:
+    """Returns a text that is equal for runs that give equal answers: of the models, of the options, and the version of pumice.
+
+    used: name of a model -> its files. A model that is named by an id of the hub may have none."""
+    known = {name: [_sample(path) for path in sorted(used[name])] or models[name] for name in models}
     options = {
         each.name: getattr(settings, each.name) for each in fields(settings) if each.metadata.get("group") not in ("load", "batches")
     }
     del options["max_bodies"]
     loading = {name: {key: value for key, value in given.items() if key != "threads"} for name, given in load.items()}
     parts = [
-        _hash([sorted(models) if used else sorted(models.items()), samples]),
+        _hash(known),
         _hash([options, loading, seed]),
         pumice.__version__.replace("_", "-"),
     ]
     return "_".join(parts)
+
+
+def _sample(path: Path) -> tuple[str, int, str]:
+    """Returns the name and the size of a file, and a hash of its ends."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        begin = file.read(_SAMPLE)
+        file.seek(max(len(begin), size - _SAMPLE))
+        return path.name, size, hashlib.sha256(begin + file.read()).hexdigest()
 
 
 def _hash(value: Any) -> str:
@@ -188,15 +194,18 @@ class _Job:
         ticks: asyncio.Task[None] | None = None
         try:
             total = await self._scanned(server)
-            if total is not None and total == self._answers.earlier:
-                return
-            await server.start()
-            while server.not_ready is not None:
-                if server.failed is not None:
-                    raise server.failed
-                await asyncio.sleep(0.01)
-            ticks = asyncio.create_task(self._watch(server))
-            await self._answered(server, total)
+            idle = total is not None and total == self._answers.earlier
+            if not idle:
+                await server.start()
+                while server.not_ready is not None:
+                    if server.failed is not None:
+                        raise server.failed
+                    await asyncio.sleep(0.01)
+            if self._arguments.overwrite:  # not before, so that a model that cannot be loaded leaves the answers
+                self._answers.clear()
+            if not idle:
+                ticks = asyncio.create_task(self._watch(server))
+                await self._answered(server, total)
         finally:
             if ticks is not None:
                 self._speed.look(server)
@@ -206,14 +215,13 @@ class _Job:
     async def _scanned(self, server: Server) -> int | None:
         """Reads the answers of earlier runs, and compares them with the input if it can be read twice. Returns the number of its lines, or
         None if it is not known yet."""
-        mixed = self._arguments.mixed
+        if not self._arguments.overwrite:
+            await server.aside(self._answers.read_earlier, self._arguments.mixed)
         if self._again is None:
-            await server.aside(self._answers.read_earlier, mixed)
             return None
         fd = self._again
 
         def work() -> int:
-            self._answers.read_earlier(mixed)
             found = scan(self._reader(), self._answers)
             os.lseek(fd, 0, os.SEEK_SET)
             return found

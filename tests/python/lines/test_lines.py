@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pumice.common.stdio import OutputError
 from pumice.errors import OverloadedError
 from pumice.lines.answers import AnswerFile, Answers, Reply
 from pumice.lines.line_reader import BLOCK, LineReader
@@ -525,3 +526,13 @@ def test_a_pipe_gets_the_answers(tmp_path: Path) -> None:
     file.close()
     assert os.read(read, 100) == b"one\ntwo\n"
     os.close(read)
+
+
+def test_a_pipe_whose_reader_has_gone_is_the_end_of_the_output(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    file = AnswerFile(f"/proc/self/fd/{write}")
+    for fd in (read, write):
+        os.close(fd)
+    with pytest.raises(OutputError):
+        file.write(b"one\n")
+    file.close()
