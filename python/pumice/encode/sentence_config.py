@@ -3,7 +3,6 @@ modules that follow the transformer's layers, maximum lengths, and prompts."""
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -248,7 +247,7 @@ class _Chain:
             "LogitScore": self._logit_score,
             "MultiVectorMask": self._multi_vector_mask,
             "FlexibleQuantizer": self._flexible_quantizer,
-            "Dropout": functools.partial(self._values, "Dropout"),  # nothing is dropped when texts are encoded
+            "Dropout": self._dropout,
             "SpladePooling": self._splade_pooling,
         }
         add = run.get(kind)
@@ -425,6 +424,11 @@ class _Chain:
         if "module_input_name" not in values and not self.pooled:
             self.pooled = True
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
+
+    def _dropout(self, folder: Path) -> None:
+        """Reads a module that drops nothing when texts are encoded."""
+        file = folder / "config.json"
+        self._note("Dropout", read_object(file), file)
 
     def _multi_vector_mask(self, folder: Path) -> None:
         values, file = self._values("MultiVectorMask", folder)

@@ -361,7 +361,7 @@ def test_spellings_of_pooling(pumice: Any, tmp_path: Path, pooling: Any, name: s
 
 
 def test_folders_that_cannot_be_right(pumice: Any, tmp_path: Path) -> None:
-    for kind in ("WeightedLayerPooling", "CNN", "LSTM", "BoW", "WordEmbeddings", "Dropout"):
+    for kind in ("WeightedLayerPooling", "CNN", "LSTM", "BoW", "WordEmbeddings", "WordWeights"):
         with pytest.raises(pumice.UnsupportedModelError, match=rf"also needs '{kind}' \(module '2_{kind}'\)"):
             pumice.load(sentence_folder(tmp_path / kind, modules=("Transformer", "Pooling", kind)))
     with pytest.raises(pumice.UnsupportedModelError, match=r"pooling cls \+ median"):

@@ -81,12 +81,14 @@ class Tokenizer:
     def encode_parts(self, parts: Any, add_special: bool = True) -> np.ndarray:
         return self.encode("".join(text for text, _ in parts), add_special)
 
-    def encode_batch(self, texts: list[str], add_special: bool = True, truncate_to: int | None = None) -> Batch:
+    def encode_batch(
+        self, texts: list[str], add_special: bool = True, truncate_to: int | None = None, parse_special: bool | None = None
+    ) -> Batch:
         rows = [self.encode(text, add_special).tolist() for text in texts]
         cut = [row if not truncate_to or len(row) <= truncate_to else [*row[: truncate_to - 1], EOS] for row in rows]
         return Batch(cut, [len(row) for row in rows])
 
-    def encode_pairs(self, pairs: list[tuple[str, str]], truncate_to: int | None = None) -> Batch:
+    def encode_pairs(self, pairs: list[tuple[str, str]], truncate_to: int | None = None, parse_special: bool | None = None) -> Batch:
         parts = [([BOS, *a.encode(), EOS], [*b.encode(), EOS]) for a, b in pairs]
         rows = [a + b for a, b in parts]
         cut = [row[:truncate_to] for row in rows]
