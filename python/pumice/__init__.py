@@ -42,11 +42,13 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .chats.results import ChatResult
+    from .chats.tool_runs import ToolResult, ToolRun
     from .encode.encoding import Encoded, Predicted, Prediction, Ranked, RankHit
     from .encode.sparse import SparseVectors
     from .encode.token_labels import LabeledSpan, TokenLabels
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
     from .event_loops.streams import AsyncStream
+    from .event_loops.tool_runs import AsyncToolStream
     from .generate.answers import CallDelta, ToolCall
     from .generate.generation import Chunk, Generation, Stream
     from .generate.grammar import Grammar
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from .model.load import aload, load
     from .model.model import Model
     from .model.perplexity import Comparison, Perplexity
+    from .model.tool_runs import ToolStream, arun_tools, run_tools
 
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
@@ -75,6 +78,12 @@ _HOME = {
     "Perplexity": "model.perplexity",
     "Comparison": "model.perplexity",
     "AsyncStream": "event_loops.streams",
+    "run_tools": "model.tool_runs",
+    "arun_tools": "model.tool_runs",
+    "ToolRun": "chats.tool_runs",
+    "ToolResult": "chats.tool_runs",
+    "ToolStream": "model.tool_runs",
+    "AsyncToolStream": "event_loops.tool_runs",
     "Generation": "generate.generation",
     "ChatResult": "chats.chat",
     "ToolCall": "generate.answers",
@@ -110,6 +119,7 @@ _HOME = {
 
 __all__ = [
     "AsyncStream",
+    "AsyncToolStream",
     "CallDelta",
     "ChatResult",
     "ChatTemplateError",
@@ -155,11 +165,15 @@ __all__ = [
     "TokenLabels",
     "TokenizerError",
     "ToolCall",
+    "ToolResult",
+    "ToolRun",
+    "ToolStream",
     "TruncationWarning",
     "UnsupportedModelError",
     "UnsupportedTaskError",
     "__version__",
     "aload",
+    "arun_tools",
     "build_info",
     "convert",
     "devices",
@@ -169,6 +183,7 @@ __all__ = [
     "plan",
     "quantize",
     "quantize_vectors",
+    "run_tools",
     "search",
     "similarity_pairwise",
 ]

@@ -4,6 +4,8 @@ time (patience.py). Afterwards the model must give the same results as before.""
 from __future__ import annotations
 
 import _thread
+import asyncio
+import dataclasses
 import functools
 import hashlib
 import os
@@ -16,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +116,47 @@ def test_random_points_of_every_call(device: str, tmp_path: Path) -> None:
         report(f"random points on {device}", [each for found in latencies.values() for each in found], PROMISED)
         assert answers() == before
         assert model.cache_stats()["pages_in_use"] == talks.cache_stats()["pages_in_use"] == 0
+
+
+def test_run_tools(caller: pumice.Model) -> None:
+    """In an answer, and in functions and coroutines that run in threads or in this thread. What was done is in the error."""
+    begun = threading.Event()
+
+    def waits() -> None:
+        """Waits."""
+        begun.set()
+        time.sleep(PATIENCE)
+
+    async def awaits() -> None:
+        """Waits."""
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+
+    class Calls:
+        """Answers with a call of a tool."""
+
+        def chat(self, messages: Any, *, tools: Any, **options: Any) -> Any:
+            return dataclasses.replace(plain, tool_calls=(pumice.ToolCall("call_1", tools[0].__name__, {}),))
+
+    plain, latencies = caller.chat("Hi", max_tokens=1), []
+    for tool in (waits, awaits):
+        for in_turn in (False, True):
+            begun.clear()
+            partial: list[pumice.ToolRun] = []
+
+            def work(tool: Callable[[], Any] = tool, in_turn: bool = in_turn, partial: list[pumice.ToolRun] = partial) -> None:
+                try:
+                    pumice.run_tools(Calls(), "Wait.", tools=[tool], in_turn=in_turn)
+                except KeyboardInterrupt as interrupt:
+                    partial.append(interrupt.partial)
+                    raise
+
+            latencies.append(interrupted(begun.wait, work))
+            assert [message["role"] for message in partial[0].messages] == ["user", "assistant", "tool"]
+            assert partial[0].finish == "cancelled" and partial[0].calls[0].error is not None
+    long = {"max_tokens": 4000, "ignore_eos": True, "max_repeated_tokens": 0}
+    latencies.append(interrupted_after(0.3, lambda: pumice.run_tools(caller, "Count.", tools=[], **long)))
+    report("run_tools", latencies, PROMISED)
 
 
 def test_encode(minilm: pumice.Model) -> None:

@@ -72,11 +72,9 @@ DOCUMENTED = (pumice.PumiceError, TypeError, ValueError, OSError, MemoryError, I
 # ---------------------------------------------------------------- the public calls
 # Classes whose objects the package makes. Their constructors are not called by users.
 RESULTS = {
-    "AsyncStream", "CallDelta", "ChatResult", "Chunk", "Comparison", "ConversionPlan", "DeviceInfo", "DeviceList", "Encoded", "Generation",
-    "Grammar", "LabeledSpan", "Model", "Perplexity", "Plan", "Predicted", "Prediction", "RankHit", "Ranked", "Report", "SamplingParams",
-    "Scores",
-    "SearchResult",
-    "Stream", "TokenLabels", "ToolCall",
+    "AsyncStream", "AsyncToolStream", "CallDelta", "ChatResult", "Chunk", "Comparison", "ConversionPlan", "DeviceInfo", "DeviceList",
+    "Encoded", "Generation", "Grammar", "LabeledSpan", "Model", "Perplexity", "Plan", "Predicted", "Prediction", "RankHit", "Ranked",
+    "Report", "SamplingParams", "Scores", "SearchResult", "Stream", "TokenLabels", "ToolCall", "ToolResult", "ToolRun", "ToolStream",
 }  # fmt: skip
 CONSTRUCTED = {"SparseVectors"}
 
@@ -252,6 +250,9 @@ RIGHT: dict[str, Right] = {
     "tool_choice": one_of(None, "auto"),
     "parallel_tool_calls": BOOL, "continue_final": one_of(False, False, True), "dry_run": BOOL, "template_kwargs": one_of(None, {"x": 1}),
     "parse_special": BOOL,
+    # run_tools(); the hostile values of `tools` become calls of nothing, because these models write none
+    "model": lambda world, rng: world.decoder, "max_rounds": one_of(1, 2), "in_turn": BOOL,
+    **dict.fromkeys(("run_tools.tools", "arun_tools.tools"), one_of([], [], [(TOOL, str)], [str.upper])),
     # files
     "path": path_in("prefix.bin", "new-prefix.bin"), "source": SOURCE, "output_path": path_in("out-1.gguf", "out-2.gguf"),
     "convert.source": lambda world, rng: world.source, "convert.output": path_in("out-1.gguf"), "quantize.output": path_in("out-2.gguf"),
@@ -547,6 +548,11 @@ def subject_of(world: World, rng: random.Random, name: str) -> Any:
         fit = next((getattr(world, model) for model, names in fits.items() if any(each in method for each in names)), None)
         encodes = "encode" in method or method in ("search", "similarity", "similarity_pairwise")
         return rng.choice(world.models) if rng.random() < 0.1 else fit or (rng.choice(world.models) if encodes else world.decoder)
+    if owner in ("ToolStream", "AsyncToolStream"):
+        given: dict[str, Any] = {"tools": [], "stream": True, "max_new_tokens": 3}
+        if owner == "ToolStream":
+            return pumice.run_tools(world.decoder, "a b", **given)
+        return world.loop.run_until_complete(pumice.arun_tools(world.decoder, "a b", **given))
     if owner in ("Stream", "AsyncStream"):
         stream = world.decoder.stream("a b", max_new_tokens=3) if owner == "Stream" else world.decoder.astream("a b", max_new_tokens=3)
         for _ in range(rng.randrange(5)):
@@ -557,6 +563,8 @@ def subject_of(world: World, rng: random.Random, name: str) -> Any:
         return stream
     made: dict[str, Callable[[], Any]] = {
         "ChatResult": lambda: world.decoder.chat("a", max_new_tokens=2), "ToolCall": lambda: pumice.ToolCall("1", "now", {"a": [1]}),
+        "ToolRun": lambda: pumice.run_tools(world.decoder, "a", tools=[], max_new_tokens=2),
+        "ToolResult": lambda: pumice.ToolResult(pumice.ToolCall("1", "now", {}), 0, "", 0.0),
         "SparseVectors": lambda: world.sparse, "ConversionPlan": lambda: pumice.convert(world.source, world.folder / "p.gguf",
         tokenizer="none", dry_run=True),
         "Plan": lambda: pumice.plan(world.decoder_path), "Grammar": lambda: world.grammar, "Report": lambda: pumice.doctor(quick=True,
@@ -582,9 +590,9 @@ def run(world: World, call: Call, function: Any) -> Any:
     result = getattr(call.subject, method)(**given) if owner and owner != "Grammar" or call.name == "Grammar.relaxed" else function(**given)
     if inspect.isawaitable(result):
         result = world.loop.run_until_complete(result)
-    if isinstance(result, pumice.Stream):
+    if isinstance(result, (pumice.Stream, pumice.ToolStream)):
         return list(result)
-    if isinstance(result, pumice.AsyncStream) and method != "begin":
+    if isinstance(result, (pumice.AsyncStream, pumice.AsyncToolStream)) and method != "begin":
         return world.loop.run_until_complete(all_of(result))
     if isinstance(result, pumice.Model):
         with result as model:
