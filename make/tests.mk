@@ -1,5 +1,5 @@
 # Tests that `make test` leaves out, because they take long, or need packages or devices of their own.
-.PHONY: test-serve-long test-torch test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-runs test-faults test-suites test-stores test-ray fuzz-grammars
+.PHONY: test-serve-long test-torch test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-runs test-faults test-suites test-stores test-recipes test-ray fuzz-grammars
 
 # Tests models in workers that torch's own DataLoader starts, by fork, spawn and forkserver. torch (200 MB) is installed into a virtual
 # environment of its own, with pumice. `make test` starts such workers without torch.
@@ -91,10 +91,15 @@ test-faults: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_TEST_ALL=1 $(BIN)/python -m pytest tests/python/machine/test_file_faults.py tests/python/machine/test_allocation_faults.py \
 	  tests/python/families/test_broken_families.py -s
 
-# Runs the examples of examples/stores, where DuckDB, LanceDB and sqlite-vec must find the neighbours that numpy finds, and those of
-# examples/recipes. What they need is installed into a virtual environment of their own, with pumice.
+# Runs the examples of examples/stores, where DuckDB, LanceDB and sqlite-vec must find the neighbours that numpy finds. What they need is
+# installed into a virtual environment of their own, with pumice.
 test-stores: $(VENV)-stores/.installed
-	$(VENV)-stores/bin/python -m pytest tests/python/scale/test_stores.py tests/python/scale/test_recipes.py
+	$(VENV)-stores/bin/python -m pytest tests/python/scale/test_stores.py
+
+# Runs the recipes of examples/recipes with the packages that they are for: in this process, over a server in a thread of it, and, for MCP,
+# beside a server of its own. The packages take 0.7 GB and are installed into a virtual environment of their own, with pumice.
+test-recipes: $(VENV)-recipes/.installed
+	$(VENV)-recipes/bin/python -m pytest tests/python/scale/test_recipes.py
 
 # Tests the server for long: clients that leave (100 times in each case, also under hypercorn), 100,000 requests that are nearly right, those
 # that schemathesis makes from /openapi.json, 2,000 requests of 256 clients, and MINUTES of load after which nothing may have grown.
