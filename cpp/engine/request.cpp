@@ -130,8 +130,7 @@ std::vector<std::int32_t> Request::reused_tokens() const {
 
 std::vector<std::uint64_t> Request::seeds() const {
   std::vector<std::uint64_t> seeds;
-  const auto n = static_cast<std::size_t>(state_->n());
-  for (std::size_t i = 0; i < state_->sequences.size(); i += n) seeds.push_back(state_->sequences[i].draw.seed);
+  for (const Sequence& sequence : state_->sequences) seeds.push_back(sequence.draw.seed);
   return seeds;
 }
 

@@ -51,7 +51,7 @@ class Request {
   std::int32_t sequences() const { return static_cast<std::int32_t>(state_->sequences.size()); }
   std::vector<std::int32_t> prompt_tokens() const;  // returns the number of tokens of each prompt
   std::vector<std::int32_t> reused_tokens() const;  // returns for each prompt how many tokens were found in the prefix cache
-  std::vector<std::uint64_t> seeds() const;         // returns the random seed of each prompt
+  std::vector<std::uint64_t> seeds() const;         // returns the random seed of each sequence
   Timings timings() const;
 
  private:

@@ -99,12 +99,12 @@ std::uint64_t system_seed() {
   return std::uint64_t{device()} << 32 | device();
 }
 
-// Assigns a random stream to each sequence of a call. Sequences with the same seed and the same prompt get streams 0, 1, 2, ..., so that a
-// prompt that is given twice gets two different answers. Any other pair of seed and prompt starts with stream 0 again, so that a prompt
-// gets the same tokens as in a call without the other prompts.
-class Streams {
+// Gives each sequence of a call its seed. Sequences with the same seed and the same prompt are answers 0, 1, 2, ... to it
+// (seed_of_answer()), so that a prompt that is given twice gets two different answers. Any other pair of seed and prompt starts with answer
+// 0 again, so that a prompt gets the same tokens as in a call without the other prompts.
+class Seeds {
  public:
-  std::uint64_t next(std::uint64_t seed, std::span<const std::int32_t> prompt) { return used_[{seed, prompt}]++; }
+  std::uint64_t next(std::uint64_t seed, std::span<const std::int32_t> prompt) { return seed_of_answer(seed, used_[{seed, prompt}]++); }
 
  private:
   using Key = std::pair<std::uint64_t, std::span<const std::int32_t>>;
@@ -186,7 +186,7 @@ std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<I
   for (const GenerateParams& each : request->params)
     bad_words.push_back(each.bad_words.empty() ? nullptr : std::make_shared<const BadWords>(each.bad_words, vocab));
   const std::uint64_t fresh_seed = system_seed();
-  Streams streams;
+  Seeds seeds;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     check_prompt(r, prompts[p], p);
     const std::size_t which = request->params.size() == 1 ? 0 : p;
@@ -194,7 +194,7 @@ std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<I
     const std::uint64_t seed = its.sampling.seed.value_or(fresh_seed);
     request->prompts.emplace_back(static_cast<std::int32_t>(prompts[p].size()));
     for (std::int32_t i = 0; i < its.n; ++i)
-      add_sequence(*request, r, its, prompts[p], {.seed = seed, .stream = streams.next(seed, prompts[p])}, bad_words[which]);
+      add_sequence(*request, r, its, prompts[p], {.seed = seeds.next(seed, prompts[p])}, bad_words[which]);
   }
   return request;
 }

@@ -86,7 +86,11 @@ void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> i
 }
 
 // ---------------------------------------------------------------- random numbers
-double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step) {
+namespace {
+
+constexpr std::uint64_t kSeedStream = ~std::uint64_t{0};  // no answer draws from this stream: answers have stream 0 or that of XTC
+
+std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream, std::uint64_t step) {
   std::array<std::uint32_t, 4> c = {static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32),
                                     static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)};
   auto k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
@@ -97,7 +101,17 @@ double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step) {
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
-  return static_cast<double>((std::uint64_t{c[0]} << 32 | c[1]) >> 11) * 0x1p-53;
+  return std::uint64_t{c[0]} << 32 | c[1];
+}
+
+}  // namespace
+
+double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step) {
+  return static_cast<double>(random_bits(seed, stream, step) >> 11) * 0x1p-53;
+}
+
+std::uint64_t seed_of_answer(std::uint64_t seed, std::uint64_t answer) {
+  return answer == 0 ? seed : random_bits(seed, kSeedStream, answer) >> 11;
 }
 
 // ---------------------------------------------------------------- penalties and bias

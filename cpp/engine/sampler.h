@@ -82,6 +82,10 @@ struct Choice {
 // draw depends neither on which other sequences run nor on whether a step is repeated.
 double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step);
 
+// Returns the seed of answer number `answer` to a prompt: `seed` for the first one, and for a later one a number below 2^53 (JSON readers
+// keep such numbers whole) that is drawn from `seed`. Asked for alone with its seed, an answer is the same again.
+std::uint64_t seed_of_answer(std::uint64_t seed, std::uint64_t answer);
+
 // The arguments of uniform() for the random number with which a token is drawn.
 struct Draw {
   std::uint64_t seed = 0, stream = 0, step = 0;

@@ -96,7 +96,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def seeds(self) -> tuple[int, ...] | None:
-        """The seed of each prompt, or None before the stream was begun."""
+        """The seed of each sequence, or None before the stream was begun."""
         return None if self._call is None else tuple(params.seed or 0 for params in self._call.run.params)
 
     @property

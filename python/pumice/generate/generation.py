@@ -328,9 +328,11 @@ class Run:
             none = [None] * len(prompts)
             each = zip(each_prompt, grammars if any(grammars) else none, reasoning or none, strict=True)
             self._request = engine.request(list(prompts), [told(*one) for one in each])
-        self.params = [replace(p, seed=int(seed)) for p, seed in zip(each_prompt, self._request.seeds, strict=True)]
-        self._n = self.params[0].n
-        self.sequences = [begin(tokenizer, p, ids) for p, ids in zip(self.params, prompts, strict=True) for _ in range(p.n)]
+        self._n = each_prompt[0].n
+        each_answer = [(p, ids) for p, ids in zip(each_prompt, prompts, strict=True) for _ in range(p.n)]
+        # The settings of each sequence, with its own seed: the answers to a prompt have different ones.
+        self.params = [replace(p, seed=int(seed)) for (p, _), seed in zip(each_answer, self._request.seeds, strict=True)]
+        self.sequences = [begin(tokenizer, p, ids) for p, (_, ids) in zip(self.params, each_answer, strict=True)]
 
     @property
     def done(self) -> bool:
@@ -399,7 +401,7 @@ class Run:
         result = []
         for index, s in enumerate(self.sequences):
             prompt = index // self._n
-            params = self.params[prompt]
+            params = self.params[index]
             logprobs, top_ids, top_logprobs = s.arrays()
             if params.logprobs is not None and logprobs is None:  # the sequence has no tokens
                 logprobs = np.empty(0, np.float32)

@@ -440,7 +440,7 @@ def test_shares_that_are_too_small_for_a_float(name: str) -> None:
         ("response_format", r"here it is grammar \(for a schema: pumice.Grammar.json_schema"),
         ("num_return_sequences", "here it is n$"),
         ("do_sample", "temperature \\(0 is greedy\\)"),
-        ("qqqq", "valid: prompt, sampling, max_new_tokens"),
+        ("qqqq", "valid: prompt, prefix, suffix, files, repository, path, sampling, max_new_tokens"),
     ],
 )
 def test_unknown_keywords_name_the_nearest(model: Any, name: str, match: str) -> None:
@@ -715,6 +715,7 @@ def test_errors_name_the_argument_of_encode(model: Any) -> None:
         "show_progress_bar": "yes",
         "out": [1],
         "details": "yes",
+        "parse_special": 2,
     }
     assert set(wrong) == set(ENCODE_DEFAULTS)
     for name, value in wrong.items():

@@ -369,3 +369,17 @@ def test_a_time_that_a_float_takes_for_nothing_is_no_time(smollm2: pumice.Model)
     assert smollm2.generate(TEXT, max_new_tokens=4, max_seconds=0).finish_reason == "length"
     greedy = smollm2.generate(TEXT, max_new_tokens=8, temperature=0).text
     assert {smollm2.generate(TEXT, max_new_tokens=8, temperature=t, seed=1).text for t in (1e-300, 1e-44)} == {greedy}
+
+
+def test_each_of_several_answers_has_a_seed_of_its_own(smollm2: pumice.Model) -> None:
+    """Asked for alone with its seed, an answer must be the same again. A prompt that is given twice counts as two answers."""
+    settings: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0}
+    for answers in (smollm2.generate(TEXT, n=4, seed=11, **settings), smollm2.generate([TEXT] * 4, seed=11, **settings)):
+        seeds = [answer.seed for answer in answers]
+        assert seeds[0] == 11 and len({*seeds}) == 4 and max(seeds) < 2**53
+        assert len({answer.text for answer in answers}) > 1
+        for answer in answers:
+            assert smollm2.generate(TEXT, seed=answer.seed, **settings).ids.tolist() == answer.ids.tolist()
+    chat = smollm2.chat("Name a stone.", n=2, **settings)
+    assert chat[0].seed != chat[1].seed
+    assert smollm2.chat("Name a stone.", seed=chat[1].seed, **settings).text == chat[1].text

@@ -47,8 +47,12 @@ def test_whole_and_streamed_answers_are_those_of_chat(smollm2: pumice.Model) -> 
 
 def test_several_answers_have_their_indexes(smollm2: pumice.Model) -> None:
     body = {**HELLO, "temperature": 1, "seed": 5, "n": 3}
-    whole = answer(smollm2, body).json["choices"]
+    found = answer(smollm2, body).json
+    whole, seeds = found["choices"], found["pumice"]["seeds"]
     assert [choice["index"] for choice in whole] == [0, 1, 2]
+    assert seeds[0] == 5 and len({*seeds}) == 3
+    alone = answer(smollm2, {**body, "n": 1, "seed": seeds[2]}).json
+    assert alone["choices"][0]["message"]["content"] == whole[2]["message"]["content"] and "seeds" not in alone["pumice"]
     texts = ["", "", ""]
     for event in answer(smollm2, {**body, "stream": True}).events[:-1]:
         for choice in event["choices"]:

@@ -310,7 +310,7 @@ class Request:
     def __init__(self, model: Model, prompts: list[np.ndarray], params: Any) -> None:
         self.model, self.params = model, params
         self.seed = 1234 if params.seed is None else params.seed
-        self.seeds = [self.seed] * len(prompts)
+        self.seeds = [self.seed + k for _ in prompts for k in range(params.n)]
         self.prompt_tokens = [len(p) for p in prompts]
         self.reused_tokens = [0] * len(prompts)
         self.sequences = len(prompts) * params.n
