@@ -96,7 +96,7 @@ class LateBar:
             self._progress = False
         else:
             if note:
-                self._bar.set_postfix_str(note, refresh=False)
+                self._bar.set_postfix_str(note, refresh=done == self._bar.n)  # otherwise update() shows it
             self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pumice.common.progress import LateBar
 from pumice.common.stdio import OutputError
 from pumice.errors import OverloadedError
 from pumice.lines.answers import AnswerFile, Answers, Reply
@@ -536,3 +537,16 @@ def test_a_pipe_whose_reader_has_gone_is_the_end_of_the_output(tmp_path: Path) -
     with pytest.raises(OutputError):
         file.write(b"one\n")
     file.close()
+
+
+def test_the_bar_shows_a_note_and_a_total_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    monkeypatch.setattr("sys.stderr", text)
+    for total, shown in ((None, "3 lines"), (9, "3/9")):
+        bar = LateBar(True, "run", unit=" lines", mininterval=0)
+        assert bar.update is not None
+        bar.update(3, total, "70 tokens/s")
+        bar.update(3, total, "80 tokens/s")  # no line has ended, and the note is another one
+        told = text.getvalue()
+        bar.close()
+        assert shown in told and "70 tokens/s" in told and "80 tokens/s" in told, told
