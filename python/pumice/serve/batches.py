@@ -23,7 +23,8 @@ from .settings import Settings
 
 logger = logging.getLogger("pumice.serve")
 
-LOWEST = -1000  # the priority of a line that gives none
+# Fields of lines that do not give them: the lowest priority, and no place among the responses that are kept for the server's clients.
+DEFAULTS = {"priority": -1000, "store": False}
 MOST_AT_WORK = 1000  # maximum number of batches that are not over
 
 
@@ -151,7 +152,7 @@ class Batches:
 
             run = Run(
                 reader(),
-                LineForm(self._ask.fields, defaults={"priority": LOWEST}, only=record["endpoint"]),
+                LineForm(self._ask.fields, defaults=DEFAULTS, only=record["endpoint"]),
                 answers,
                 self._ask,
                 aside,

@@ -146,7 +146,7 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     old = command.add_mutually_exclusive_group()
     old.add_argument("--overwrite", action="store_true", help="begin anew: remove the answers that the output has")
     old.add_argument("--mixed", action="store_true", help="go on even if the answers so far are of other models, options or versions")
-    add_setting_options(command, ("sizes",), ("max_headers", "max_bodies"))
+    add_setting_options(command, ("sizes",), ("max_headers", "max_bodies", "responses", "max_responses", "max_responses_bytes"))
 
 
 def _port(text: str) -> int:
@@ -345,6 +345,7 @@ def run_lines(arguments: argparse.Namespace, common: Mapping[str, Any], sampling
         running=arguments.at_once,
         waiting=arguments.at_once,
         max_bodies=max(Settings.max_bodies, 2 * given.get("max_body", Settings.max_body)),
+        max_responses=0,  # an answer that depends on another line would depend on the order of the work
     )
     with _extra("run"):
         from . import run_command

@@ -349,6 +349,7 @@ def test_lines_have_the_lowest_priority_and_a_seed(serve: Any, smollm2: pumice.M
         assert batch["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
 
     serve(work, smollm2)
+    assert {body.pop("store") for body in gate.bodies} == {False}
     a, b = sorted(gate.bodies, key=lambda body: body["priority"])
     assert (a["priority"], b["priority"], b["seed"]) == (-1000, 5, 1)
     assert a["seed"] > 1
