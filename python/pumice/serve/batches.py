@@ -16,7 +16,7 @@ from ..lines.run import Run, scan
 from .calls import Call
 from .failures import Refused, new_id
 from .fields import OBJECT, TEXT, Field, Fields
-from .files import FileStore, Record, found, page_of, shown_record, store_of
+from .files import FileStore, Record, found, own, owner_of, page_of, shown_record, store_of
 from .in_process import InProcess
 from .server import Server
 from .settings import Settings
@@ -171,7 +171,7 @@ class Batches:
         for which, name, what in (("_output", "output_file_id", "output"), ("_errors", "error_file_id", "error")):
             path = store.files.content(record[which])
             if path.exists() and path.stat().st_size and store.files.get(record[which]) is None:
-                await self._server.aside(store.add, record[which], f"{record['id']}_{what}.jsonl", "batch_output")
+                await self._server.aside(store.add, record[which], f"{record['id']}_{what}.jsonl", "batch_output", record["_owner"])
             if store.files.get(record[which]) is not None:
                 record[name] = record[which]
             else:
@@ -195,6 +195,8 @@ async def create(call: Call) -> None:
     batches = call.server.batches
     assert batches is not None
     file = store.files.get(read["input_file_id"])
+    if file is not None and file["_owner"] != owner_of(call):
+        file = None
     if file is None or file["purpose"] != "batch":
         what = "there is no file" if file is None else "the answers to a batch are no input:"
         raise Refused(400, f"{what} {read['input_file_id'][:80]!r}", param="input_file_id", code="not_found")
@@ -223,6 +225,7 @@ async def create(call: Call) -> None:
         "_output": new_id("file-"),
         "_errors": new_id("file-"),
         "_over": False,
+        "_owner": owner_of(call),
     }
     await batches.add(record)
     await call.answer_small(shown_record(record))
@@ -230,7 +233,7 @@ async def create(call: Call) -> None:
 
 async def listed(call: Call) -> None:
     """Lists the batches."""
-    await call.answer(page_of(call, list(store_of(call.server).batches), 100))
+    await call.answer(page_of(call, own(store_of(call.server).batches, call), 100))
 
 
 async def one(call: Call) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hmac
 import json
 import logging
 import os
@@ -51,8 +52,8 @@ class Records:
             if _NAME.fullmatch(path.stem):
                 try:
                     record = json.loads(path.read_bytes())
-                    if record["id"] != path.stem or not isinstance(record["created_at"], int):
-                        raise ValueError("its id or its time is wrong")
+                    if record["id"] != path.stem or not isinstance(record["created_at"], int) or not isinstance(record["_owner"], str):
+                        raise ValueError("its id, time or owner is wrong")
                 except (ValueError, KeyError, TypeError) as error:
                     raise ValueError(f"{shown_path(path)} is no record of this server: {error}") from None
                 self._all[path.stem] = record
@@ -123,11 +124,11 @@ class FileStore:
                     found += entry.stat().st_size
         return found
 
-    def add(self, name: str, filename: str, purpose: str) -> Record:
-        """Makes the record of a file whose content is complete."""
+    def add(self, name: str, filename: str, purpose: str, owner: str) -> Record:
+        """Makes the record of a file whose content is complete. owner: as in owner_of()."""
         size = self.files.content(name).stat().st_size
         record = {"id": name, "object": "file", "bytes": size, "created_at": int(time.time()), "order": time.time_ns()}
-        record |= {"filename": filename, "purpose": purpose, "status": "processed"}
+        record |= {"filename": filename, "purpose": purpose, "status": "processed", "_owner": owner}
         self.files.save(record)
         return record
 
@@ -141,6 +142,17 @@ def shown_record(record: Record) -> Record:
     return {key: value for key, value in record.items() if key != "order" and not key.startswith("_")}
 
 
+def owner_of(call: Call) -> str:
+    """Returns what a record says of the client whose it is: a hash of the API key (of b"" if the server has no keys)."""
+    return hmac.digest(call.owner, b"files", "sha256").hex()
+
+
+def own(records: Records, call: Call) -> list[Record]:
+    """Returns the records of a client."""
+    owner = owner_of(call)
+    return [record for record in records if record["_owner"] == owner]
+
+
 def store_of(server: Server) -> FileStore:
     """Returns the server's files. Raises Refused if it keeps none."""
     if server.store is None:
@@ -151,9 +163,9 @@ def store_of(server: Server) -> FileStore:
 
 
 def found(records: Records, call: Call, what: str) -> Record:
-    """Returns the record that a request's path names. Raises Refused if there is none."""
+    """Returns the record that a request's path names. Raises Refused if the client has none of this name."""
     name = call.scope["path_params"]["id"]
-    if (record := records.get(name)) is None:
+    if (record := records.get(name)) is None or record["_owner"] != owner_of(call):
         raise Refused(404, f"there is no {what} {shown(name, 80)}", param="id", code="not_found")
     return record
 
@@ -273,13 +285,13 @@ async def receive_upload(call: Call) -> None:
                 raise Refused(413, f"the files of this server have {settings.max_files} bytes, the most that it keeps", code="storage_full")
             await call.server.aside(form.write, part)
         form.close()
-        call.upload = await call.server.aside(_stored, store, form, path, settings.max_file)
+        call.upload = await call.server.aside(_stored, store, form, path, settings.max_file, owner_of(call))
     finally:
         form.close()
         path.unlink(missing_ok=True)
 
 
-def _stored(store: FileStore, form: _Form, path: Path, most: int) -> Record:
+def _stored(store: FileStore, form: _Form, path: Path, most: int, owner: str) -> Record:
     if form.filename is None:
         raise Refused(400, "the part 'file' is missing", param="file")
     purpose = form.fields.pop("purpose", b"").decode("utf-8", "replace")
@@ -292,7 +304,7 @@ def _stored(store: FileStore, form: _Form, path: Path, most: int) -> Record:
     name = new_id("file-")
     os.replace(path, store.files.content(name))
     try:
-        return store.add(name, form.filename, purpose)
+        return store.add(name, form.filename, purpose, owner)
     except BaseException:
         store.files.content(name).unlink()
         raise
@@ -306,7 +318,7 @@ async def upload(call: Call) -> None:
 
 async def listed(call: Call) -> None:
     """Lists the files, those of answers included."""
-    await call.answer(page_of(call, list(store_of(call.server).files), MOST_RECORDS))
+    await call.answer(page_of(call, own(store_of(call.server).files, call), MOST_RECORDS))
 
 
 async def one(call: Call) -> None:

@@ -373,6 +373,26 @@ def test_a_batch_whose_file_is_gone_fails_and_the_next_goes_on(serve: Any, tmp_p
     serve(second)
 
 
+def test_files_and_batches_are_those_of_a_key(serve: Any) -> None:
+    async def work(client: Client) -> None:
+        keys = [{"authorization": f"Bearer {key}"} for key in ("one", "two")]
+        body, kind = form(jsonl(line("a", input="x")), {"purpose": "batch"})
+        file = (await client.post("/v1/files", body, headers={**keys[0], **kind})).json["id"]
+        given = {"input_file_id": file, "endpoint": EMBED, "completion_window": "24h"}
+        assert (await client.post("/v1/batches", given, headers=keys[1])).status == 400
+        batch = (await client.post("/v1/batches", given, headers=keys[0])).json["id"]
+        while (now := (await client.get(f"/v1/batches/{batch}", headers=keys[0])).json)["status"] != "completed":
+            await asyncio.sleep(0.01)
+        for path in (f"files/{file}", f"files/{file}/content", f"files/{now['output_file_id']}/content", f"batches/{batch}"):
+            assert [(await client.get(f"/v1/{path}", headers=key)).status for key in keys] == [200, 404]
+        assert (await client.post(f"/v1/batches/{batch}/cancel", None, headers=keys[1])).status == 404
+        assert (await client.request("DELETE", f"/v1/files/{file}", headers=keys[1])).status == 404
+        for path, count in (("files", 2), ("batches", 1)):
+            assert [len((await client.get(f"/v1/{path}", headers=key)).json["data"]) for key in keys] == [count, 0]
+
+    serve(work, api_keys=("one", "two"))
+
+
 def test_two_servers_cannot_use_one_folder(serve: Any, minilm: pumice.Model, tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         with pytest.raises(OSError, match="another server keeps its files in"):
