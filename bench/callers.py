@@ -7,6 +7,9 @@ and compares them with one encode() of all texts.
 
     python bench/callers.py MODEL [--threads 2] [--new 64] [--rounds 3] [--callers 1 8 16] [--prompt 600] [--tokenizer PATH]
     python bench/callers.py ENCODER --callers 8
+    python bench/callers.py MODEL --http ENCODER [--callers 1 8 32] [--kinds streamed whole floats base64] [--chunk-seconds 0.04]
+
+With --http, it measures instead the same calls of both models in process and over HTTP by `pumice serve` (bench/http_share.py).
 
 A file of random weights (bench/random_weights.py) has no tokenizer; --tokenizer names one. To compare two builds, run the script twice,
 each time with the package of one build on PYTHONPATH.
@@ -16,11 +19,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import http_share
 import numpy as np
 
 import pumice
@@ -139,7 +144,14 @@ def main() -> None:
     parser.add_argument("--callers", type=int, nargs="*", default=[1, 8, 16])
     parser.add_argument("--prompt", type=int, default=600)
     parser.add_argument("--tokenizer")
+    parser.add_argument("--http", metavar="ENCODER")
+    parser.add_argument("--kinds", nargs="+", choices=http_share.KINDS, default=[*http_share.KINDS])
+    parser.add_argument("--chunk-seconds", type=float, default=0.04)
     given = parser.parse_args()
+    if given.http:
+        threads = given.threads or os.cpu_count() or 1
+        http_share.measure(given.model, given.http, threads, given.callers, given.rounds, given.new, given.chunk_seconds, given.kinds)
+        return
     model = pumice.load(given.model, device="cpu", threads=given.threads, kv_budget=1 << 30, progress=False, tokenizer=given.tokenizer)
     seed = 0
     if "generate" not in model.info["tasks"] or model.info["tasks"][0] == "encode":

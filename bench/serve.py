@@ -1,15 +1,15 @@
 """Compares `pumice serve` with other servers over HTTP in one run. The servers are started in turn and get the same requests.
 
     python bench/serve.py --python .venv/bin/python [--llama-server PATH] [--llama-cpp-python PYTHON] [--infinity PYTHON] [--rounds 3]
-                          [--clients 1 8 32] [--parts chat beside embed inside numbers] [--model FILE.gguf | gemma3 | 1b] [--new 64]
+                          [--clients 1 8 32] [--parts chat beside embed numbers] [--model FILE.gguf | gemma3 | 1b] [--new 64]
 
 chat: --clients clients at once, each of which sends --requests requests one after another and gets streams. Measures tokens/s of all
     clients together, the time to the first token, the gaps between tokens (p50 and p99), and the server's memory.
 beside: the time to the first token of short prompts, while another client sends prompts of 600 tokens one after another.
 embed: --clients clients at once, with one text per request.
-inside: the same work without HTTP: as many tasks that call achat() and aencode(), and one generate() of 8 prompts. The percentages compare
-    these with the server, and so show what HTTP costs.
 numbers: the largest gaps in 32 streams while other clients ask for 1,000 vectors as JSON numbers and send a prompt of 600 tokens.
+
+What HTTP costs beside the same calls in process: bench/callers.py --http.
 
 The client is this file: one process with one connection per client, and no HTTP library, because httpx takes more time than the servers do.
 """
@@ -243,6 +243,10 @@ class Running:
                 time.sleep(0.02)
         self.start_seconds = time.perf_counter() - started
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def memory(self) -> float:
         """Returns the resident memory of the process and its children, in MiB."""
         total = 0
@@ -278,46 +282,6 @@ def row(name: str, seen: list[tuple[Seen, float]], memory: float) -> str:
 
 
 # ---------------------------------------------------------------- parts
-INSIDE = """
-import asyncio, json, statistics, sys, time
-import pumice
-model = pumice.load(sys.argv[1], threads=int(sys.argv[2]), progress=False)
-new, requests, count = map(int, sys.argv[3:6])
-questions = json.loads(sys.argv[6])
-encoder = pumice.load(sys.argv[7], threads=int(sys.argv[2]), progress=False)
-async def one(number, firsts):
-    tokens = 0
-    for i in range(requests):
-        started = time.perf_counter()
-        text = questions[(number + i) % len(questions)] + f" ({number}, {i})"
-        stream = await model.achat([{"role": "user", "content": text}], stream=True, max_new_tokens=new, temperature=0, ignore_eos=True)
-        async for chunk in stream:
-            if tokens % new == 0:
-                firsts.append(time.perf_counter() - started)
-            tokens += len(chunk.ids)
-    return tokens
-async def embeds(number):
-    for i in range(20):
-        await encoder.aencode(f"{questions[(number + i) % 8]} The number of this text is {number}, {i}.")
-async def main():
-    firsts = []
-    await one(0, [])
-    started = time.perf_counter()
-    tokens = sum(await asyncio.gather(*(one(i, firsts) for i in range(count))))
-    print(tokens / (time.perf_counter() - started), statistics.median(firsts))
-    await embeds(0)
-    started = time.perf_counter()
-    await asyncio.gather(*(embeds(i) for i in range(count)))
-    print(count * 20 / (time.perf_counter() - started))
-asyncio.run(main())
-if count == 8:
-    prompts = [model.chat([{"role": "user", "content": q + " (x)"}], dry_run=True).prompt for q in questions]
-    started = time.perf_counter()
-    found = model.generate(prompts, max_new_tokens=new, temperature=0, ignore_eos=True)
-    print(sum(len(each.ids) for each in found) / (time.perf_counter() - started))
-"""
-
-
 FIND = """
 import pathlib, sys
 sys.path.insert(0, "../examples")
@@ -378,7 +342,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=3)
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--parts", nargs="+", default=["chat", "beside", "embed", "inside"])
+    parser.add_argument("--parts", nargs="+", default=["chat", "beside", "embed"])
     given = parser.parse_args()
     command = [given.python, "-c", FIND, given.model, str(ROOT / "build" / "bench")]
     model, minilm = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT / "bench").stdout.split()
@@ -501,19 +465,6 @@ def main() -> None:
             print(f"\n{count} clients, one text a request: texts/s")
             for name, (rates, memory) in in_turn(kinds, embed, given.rounds).items():
                 print(f"  {name:18} {statistics.median(rates):8.1f} ({min(rates):.1f} to {max(rates):.1f})   {memory:6.0f} MiB", flush=True)
-    if "inside" in given.parts:
-        print("\nthe same requests to pumice in process: tokens/s")
-        for count in given.clients:
-            arguments = [model, threads, str(given.new), str(given.requests), str(count), json.dumps(QUESTIONS), minilm]
-            rates: list[list[float]] = []
-            for _ in range(given.rounds):
-                out = subprocess.run([given.python, "-c", INSIDE, *arguments], capture_output=True, text=True, check=True).stdout
-                rates.append([float(line) for line in out.split()])
-            median = [statistics.median(column) for column in zip(*rates, strict=True)]
-            tokens, first, texts = median[:3]
-            print(f"  {count} tasks with achat() {tokens:8.1f}, first token {first * 1e3:.1f} ms; with aencode() {texts:.1f} texts/s")
-            if count == 8:
-                print(f"  one generate() of 8 prompts {median[3]:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

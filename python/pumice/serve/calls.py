@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -36,8 +37,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 
-# Keys of an ASGI scope. Under them, Guard stores the request's id, an empty list to which the endpoint appends its Call, and the API key.
-REQUEST_ID, CALL, KEY = "pumice.request_id", "pumice.call", "pumice.key"
+# Keys of an ASGI scope. Under them, Guard stores the request's id, its headers as texts, an empty list to which the endpoint appends its
+# Call, and the API key.
+REQUEST_ID, HEADERS, CALL, KEY = "pumice.request_id", "pumice.headers", "pumice.call", "pumice.key"
 # Key of an ASGI scope. If the scope has it, the request may wait for the engine without a limit.
 PATIENT = "pumice.patient"
 GONE = 499  # status in the log and the metrics for a request whose client left; the number is nginx's
@@ -70,6 +72,11 @@ def too_large(most: int, what: str = "the body") -> Refused:
     return Refused(413, f"{what} is larger than {most} bytes, the most that this server takes")
 
 
+def texts_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Returns the headers of an ASGI scope as texts."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+
+
 class ClientGone(Exception):
     """Raised when the client has closed the connection."""
 
@@ -98,7 +105,7 @@ class Call:
     ) -> None:
         self.server, self.scope, self.dialect, self._table = server, scope, dialect, fields
         self._receive, self._sends = receive, send
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.headers: dict[str, str] = scope.get(HEADERS) or texts_of(scope["headers"])
         self.owner: bytes = scope.get(KEY, b"")  # the request's API key; b"" if the server has no keys
         self.id: str = scope.get(REQUEST_ID) or new_id("req_")
         self.begun = False
@@ -157,14 +164,21 @@ class Call:
         """Receives the body. Raises Refused if it is too large or arrives too slowly, and ClientGone if the client leaves."""
         settings = self.server.settings
         self.check_length(settings.max_body)
-        self.work = asyncio.create_task(self._receive_all())
+        # No task of its own, which would take as long as reading a small body, and that is usually there already.
+        self.work = task = asyncio.current_task()
+        late = Refused(408, f"the body did not arrive within {settings.body_seconds:g} s")
+        timer = asyncio.get_running_loop().call_later(settings.body_seconds, self.end, late)
         try:
-            await asyncio.wait((self.work,), timeout=settings.body_seconds)
-            if not self.work.done():
-                raise Refused(408, f"the body did not arrive within {settings.body_seconds:g} s")
+            await self._receive_all()
+        except asyncio.CancelledError:
+            if self.ended_by is None:  # the ASGI server stops
+                raise
+            if task is not None and sys.version_info >= (3, 11):
+                task.uncancel()
+            raise self.ended_by from None
         finally:
-            self.work.cancel()
-        self._finish(self.work)
+            timer.cancel()
+            self.work = None
 
     def check_length(self, most: int) -> None:
         """Raises Refused if the headers say that the body has more than `most` bytes."""

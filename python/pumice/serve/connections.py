@@ -21,6 +21,7 @@ REST_SECONDS = 5.0  # time in seconds for which the rest of a refused request is
 # maximum number of connections that stay open after their answer until the client closes them (Transport.close()); above this number, a
 # connection is closed as soon as its answer is sent
 LINGERING = 256
+JOINED = 64 << 10  # maximum number of bytes that are copied behind the head of their answer; more are sent after it
 
 
 class Transport:
@@ -29,11 +30,16 @@ class Transport:
     If a connection is closed while bytes of the client are unread, the kernel resets it. A reset drops all bytes that were not sent yet,
     which may be the answer. So if the client may still be sending, close() ends only this side's sending. Bytes that arrive later are
     received and dropped, until the client closes the connection, or Connection.check() does so after REST_SECONDS (RFC 9112, section
-    9.6)."""
+    9.6).
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    write() also differs: the first bytes of an answer, which are its head, are sent together with the next ones, which for most answers are
+    all the rest. Sent alone, they would wake the client for nothing."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
         self.lingers = False  # whether this side's sending has ended, but the connection is still open
+        self._answer: object = None  # the cycle of uvicorn whose head was written last
+        self._head = b""  # a head that waits for more bytes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -42,11 +48,35 @@ class Transport:
         """Whether nothing more can be sent."""
         return self.lingers or self._transport.is_closing()
 
+    def write(self, data: bytes) -> None:
+        """Sends bytes. The head of an answer waits for the next bytes, or for the end of this turn of the event loop."""
+        connection: Any = self._transport.get_protocol()
+        if self._answer is not connection.cycle:
+            self.flush()
+            self._answer, self._head = connection.cycle, bytes(data)
+            self._loop.call_soon(self.flush)
+        elif data:
+            if self._head and len(data) <= JOINED:
+                data, self._head = self._head + data, b""
+            self.flush()
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Sends a head that waits."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def get_write_buffer_size(self) -> int:
+        """Returns the number of bytes that are not sent yet."""
+        return len(self._head) + self._transport.get_write_buffer_size()
+
     def close(self) -> None:
         """Sends the bytes that were written, and then closes the connection. If Connection.may_linger() is true, only ends this side's
         sending."""
         if self.is_closing():
             return
+        self.flush()
         connection: Any = self._transport.get_protocol()
         if not connection.may_linger():
             self._transport.close()
@@ -61,6 +91,7 @@ class Transport:
 
     def close_at_once(self) -> None:
         """Sends the bytes that were written, and then closes the connection."""
+        self.flush()
         self._transport.close()
 
 
@@ -79,7 +110,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Registers the connection. Answers 503 if there are too many connections."""
-        super().connection_made(Transport(transport))  # type: ignore[arg-type]
+        super().connection_made(Transport(transport, self.loop))  # type: ignore[arg-type]
         if len(self.connections) - len(self._lingering) > self._settings.connections:
             self._end(503, f"this server has {self._settings.connections} connections, the most that it takes; try again later")
 

@@ -154,7 +154,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
     assert model is not None
     model._need("generate", "chat()")
     with argument("messages", ChatTemplateError):
-        habits = await call.server.aside(served.habits)
+        habits = served.known_habits if served.known_habits is not None else await call.server.aside(served.habits)
     variables, ignored = dict(asked.variables), {name for name in asked.variables if name not in habits.variables}
     thinking = asked.thinking
     if asked.effort is not None:

@@ -16,6 +16,8 @@ from .conversations import Answering, Asked, begun, counted
 from .failures import Refused
 from .fields import Read
 
+# An answer with fewer tokens, and without log-probabilities, is written in the event loop, which takes less than handing it to a thread.
+WHOLE_IN_PLACE = 4096
 COMMENT = b": ping\n\n"  # what a silent stream sends in most dialects
 Remember = Callable[[Call, Read], Awaitable[Read]]
 
@@ -96,7 +98,11 @@ async def send(call: Call, stream: AsyncStream, written: Written, streams: Any, 
             async for chunk in stream:
                 call.count(chunk)
                 written.gather(chunk)
-        await call.answer_made(lambda: written.whole(_results(stream)))
+        results = _results(stream)
+        if sum(len(each.ids) if each.logprobs is None else WHOLE_IN_PLACE for each in results) < WHOLE_IN_PLACE:
+            await call.answer_small(written.whole(results))
+        else:
+            await call.answer_made(lambda: written.whole(results))
         return
     async with stream, call.events(written.failed, ping) as out:
         if opening := await call.translated(written.opening):

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
-from .calls import CALL, GONE, KEY, REQUEST_ID, Call, ClientGone, Message, Receive, Send
+from .calls import CALL, GONE, HEADERS, KEY, REQUEST_ID, Call, ClientGone, Message, Receive, Send, texts_of
 from .failures import Dialect, Refused, failure_of, new_id
 from .server import Server
 
@@ -41,7 +41,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope = _in_origin_form(scope)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = scope[HEADERS] = texts_of(scope["headers"])
         given = headers.get("x-request-id", "")
         scope[CALL], scope[REQUEST_ID] = [], given if _ID.fullmatch(given) else new_id("req_")
         dialect: Dialect = "anthropic" if scope["path"].startswith("/v1/messages") or "anthropic-version" in headers else "openai"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -76,48 +77,54 @@ class Metrics:
     def __init__(self, models: Models) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_OfModels(models))
-        make: dict[str, Any] = {"registry": self._registry}
-        self._requests = Counter("pumice_requests", "requests that were answered", ["endpoint", "code"], **make)
-        self._open = Gauge("pumice_requests_open", "requests at work", ["endpoint"], **make)
-        self._seconds = Histogram("pumice_request_seconds", "time of whole requests", ["endpoint"], buckets=_SECONDS, **make)
-        self._first = Histogram("pumice_first_token_seconds", "time to the first token", ["model"], buckets=_SECONDS, **make)
-        self._between = Histogram("pumice_token_seconds", "time between tokens", ["model"], buckets=_SECONDS, **make)
-        self._queue = Histogram("pumice_queue_seconds", "time until a step began with the prompt", ["model"], buckets=_SECONDS, **make)
-        self._drafted = Counter("pumice_drafted_tokens", "tokens that were guessed", ["model"], **make)
-        self._accepted = Counter("pumice_accepted_tokens", "guesses that were right", ["model"], **make)
-        self._streamed = Counter("pumice_streamed_tokens", "tokens that were sent to clients", ["model"], **make)
-        self._texts = Counter("pumice_embedded_texts", "texts of requests to encoders", ["model"], **make)
-        self._text_tokens = Counter("pumice_embedded_tokens", "tokens of texts of requests to encoders", ["model"], **make)
+
+        def made(kind: Any, name: str, about: str, labels: list[str], **more: Any) -> Callable[..., Any]:
+            """Registers a metric. Returns the function from the values of its labels to its child with them. It keeps the children, because
+            labels() takes longer than what is then counted, and a token is counted in two metrics."""
+            return functools.cache(kind(name, about, labels, registry=self._registry, **more).labels)
+
+        seconds: dict[str, Any] = {"buckets": _SECONDS}
+        self._requests = made(Counter, "pumice_requests", "requests that were answered", ["endpoint", "code"])
+        self._open = made(Gauge, "pumice_requests_open", "requests at work", ["endpoint"])
+        self._seconds = made(Histogram, "pumice_request_seconds", "time of whole requests", ["endpoint"], **seconds)
+        self._first = made(Histogram, "pumice_first_token_seconds", "time to the first token", ["model"], **seconds)
+        self._between = made(Histogram, "pumice_token_seconds", "time between tokens", ["model"], **seconds)
+        self._queue = made(Histogram, "pumice_queue_seconds", "time until a step began with the prompt", ["model"], **seconds)
+        self._drafted = made(Counter, "pumice_drafted_tokens", "tokens that were guessed", ["model"])
+        self._accepted = made(Counter, "pumice_accepted_tokens", "guesses that were right", ["model"])
+        self._streamed = made(Counter, "pumice_streamed_tokens", "tokens that were sent to clients", ["model"])
+        self._texts = made(Counter, "pumice_embedded_texts", "texts of requests to encoders", ["model"])
+        self._text_tokens = made(Counter, "pumice_embedded_tokens", "tokens of texts of requests to encoders", ["model"])
 
     def begun(self, endpoint: str) -> None:
         """Counts the beginning of a request."""
-        self._open.labels(endpoint).inc()
+        self._open(endpoint).inc()
 
     def ended(self, endpoint: str, call: Call) -> None:
         """Counts the end of a request."""
-        self._open.labels(endpoint).dec()
-        self._requests.labels(endpoint, str(call.status or 500)).inc()
-        self._seconds.labels(endpoint).observe(time.monotonic() - call.started)
+        self._open(endpoint).dec()
+        self._requests(endpoint, str(call.status or 500)).inc()
+        self._seconds(endpoint).observe(time.monotonic() - call.started)
 
     def tokens(self, model: str, count: int, seconds: float, first: bool) -> None:
         """Counts tokens of an answer that arrived `seconds` after the previous ones, or after the beginning of the request."""
-        self._streamed.labels(model).inc(count)
+        self._streamed(model).inc(count)
         if first:
-            self._first.labels(model).observe(seconds)
+            self._first(model).observe(seconds)
         else:
-            self._between.labels(model).observe(seconds / count)
+            self._between(model).observe(seconds / count)
 
     def generated(self, model: str, timings: Mapping[str, float]) -> None:
         """Counts a call of generate() or chat() that has ended. timings: those of its result."""
-        self._drafted.labels(model).inc(timings.get("drafted_tokens", 0))
-        self._accepted.labels(model).inc(timings.get("accepted_tokens", 0))
+        self._drafted(model).inc(timings.get("drafted_tokens", 0))
+        self._accepted(model).inc(timings.get("accepted_tokens", 0))
         if (queued := timings.get("queued_seconds")) is not None:
-            self._queue.labels(model).observe(queued)
+            self._queue(model).observe(queued)
 
     def texts(self, model: str, texts: int, tokens: int) -> None:
         """Counts texts that an encoder has computed."""
-        self._texts.labels(model).inc(texts)
-        self._text_tokens.labels(model).inc(tokens)
+        self._texts(model).inc(texts)
+        self._text_tokens(model).inc(tokens)
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus' format."""

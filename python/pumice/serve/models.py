@@ -37,7 +37,7 @@ class Served:
         self.error: str | None = None  # error of the last load, or None
         self.loading: asyncio.Task[None] | None = None
         self.rate = Rate()
-        self._habits: TemplateHabits | None = None
+        self.known_habits: TemplateHabits | None = None  # those of habits(), once they are known
 
     @property
     def tasks(self) -> list[str] | None:
@@ -60,9 +60,9 @@ class Served:
     def habits(self) -> TemplateHabits:
         """Returns the properties of the model's chat template. The first call renders some short conversations to find them out."""
         assert self.model is not None
-        if self._habits is None:
-            self._habits = habits_of(self.model)
-        return self._habits
+        if self.known_habits is None:
+            self.known_habits = habits_of(self.model)
+        return self.known_habits
 
     def described(self) -> dict[str, Any]:
         """Returns the entry of the model in /v1/models."""
