@@ -112,8 +112,13 @@ class Call:
         self.started = time.monotonic()
         self.status: int | None = None  # HTTP status of the answer; None before its first byte
         self.model: str | None = None  # the model's name, once it is known
+        self.asked_model: str | None = None  # the name by which the request asked for it, once the model is found
+        self.failed_with: str | None = None  # the code or the class of the error that ended the request, or None
+        self.text_tokens: int | None = None  # number of tokens that an encoder has computed, or None
+        self.first_seconds: float | None = None  # time in seconds until the first chunk with tokens, or None
+        self.admitted_at: float | None = None  # time at which the stream that answers the request was begun, or None
         self.over = False
-        self._heard: float | None = None  # time of the last chunk with tokens, or None
+        self.heard: float | None = None  # time of the last chunk with tokens, or None
         self._held = 0  # number of bytes of the body, which count towards Settings.max_bodies
         self.body = b""
         self.upload: Any = None  # what Path.receive has made of the body
@@ -152,7 +157,7 @@ class Call:
         block must begin within Settings.max_wait seconds. Raises Refused."""
         self.model = read["model"]
         async with self.server.models.use(read["model"]) as served:
-            self.model = served.name
+            self.model, self.asked_model = served.name, read["model"] or served.name
             with self._limited_wait():
                 yield served
 
@@ -228,12 +233,17 @@ class Call:
     def release(self) -> None:
         """Frees the memory that the request holds, and counts the figures that are known only at the end. Called when the request is
         over."""
-        found = None if self._stream is None else self._stream.result
-        if found is not None and self.model is not None:
+        if (found := self.results) and self.model is not None:
             # The first result is enough, because the timings are those of the whole call and equal in all its results.
-            self.server.metrics.generated(self.model, (found[0] if isinstance(found, list) else found).timings)
+            self.server.metrics.generated(self.model, found[0].timings)
         self.server.held_bytes -= self._held
         self._held, self.body = 0, b""
+
+    @property
+    def results(self) -> list[Any]:
+        """What the model has generated for the request: a Generation for each answer, or nothing before the stream has ended."""
+        found = None if self._stream is None else self._stream.result
+        return [] if found is None else found if isinstance(found, list) else [found]
 
     # ---------------------------------------------------------------- its life
     @contextlib.contextmanager
@@ -263,7 +273,7 @@ class Call:
 
     def admitted(self, stream: AsyncStream) -> None:
         """Records that the request has been checked and admitted, and that a stream will answer it."""
-        self.begun, self._stream = True, stream
+        self.begun, self._stream, self.admitted_at = True, stream, time.monotonic()
 
     def end(self, failure: Refused) -> None:
         """Ends the request with an error, which becomes its answer, or the last event of its stream."""
@@ -276,11 +286,15 @@ class Call:
         """Counts a chunk of the answer for the metrics: the time to the first token, and the time between tokens."""
         now = time.monotonic()
         if len(chunk.ids) and self.model is not None:
-            self.server.metrics.tokens(self.model, len(chunk.ids), now - (self._heard or self.started), first=self._heard is None)
-            self._heard = now
+            seconds = now - (self.heard or self.started)
+            if self.heard is None:
+                self.first_seconds = seconds
+            self.server.metrics.tokens(self.model, len(chunk.ids), seconds, first=self.heard is None)
+            self.heard = now
 
     def count_texts(self, texts: int, tokens: int) -> None:
         """Counts texts that an encoder has computed."""
+        self.text_tokens = tokens
         if self.model is not None:
             self.server.metrics.texts(self.model, texts, tokens)
 
@@ -447,7 +461,7 @@ class Endpoint:
             await (call.receive_body() if self._receive is None else self._received(call, self._receive))
             await self._beside_client(call)
         except ClientGone:
-            call.status = call.status or GONE
+            call.status, call.failed_with = call.status or GONE, "client_gone"
         except Exception as error:
             failure = failure_of(error, call.begun, self._server.retry_after(call.model))
             self._server.log_failure(call, failure, error)

@@ -92,6 +92,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     models, other = add_setting_options(command, ("models", "batches", "load", "sizes"))
     models.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
     models.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")
+    other.add_argument("--otel", action="store_true", help="send spans of requests to the collector of OTEL_EXPORTER_OTLP_ENDPOINT (needs "
+                       "the extra [otel]); without it nothing is sent")  # fmt: skip
     other.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="info (the default) has a line "
                        "for each request, without its text")  # fmt: skip
 
@@ -272,6 +274,7 @@ def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> S
         hosts=tuple(dict.fromkeys(name.lower() for name in hosts)),
         cors_origins=tuple(arguments.cors_origin),
         lazy=arguments.lazy,
+        otel=arguments.otel,
         **_common_settings(arguments, sampling),
     )
 

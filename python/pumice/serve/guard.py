@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from .calls import CALL, GONE, HEADERS, KEY, REQUEST_ID, Call, ClientGone, Message, Receive, Send, texts_of
 from .failures import Dialect, Refused, failure_of, new_id
 from .server import Server
+from .traces import trace_of
 
 access = logging.getLogger("pumice.serve.access")
 
@@ -77,9 +78,12 @@ class Guard:
                         raise
             await Call(self._server, scope, receive, guarded, dialect).refuse(failure)
         finally:
+            trace = trace_of(headers)
+            if self._server.traces is not None and scope["path"] not in ASKED_OFTEN:
+                trace = self._server.traces.ended(scope, headers, status, started, next(iter(scope[CALL]), None))
             level = logging.DEBUG if scope["path"] in ASKED_OFTEN and status < 400 else logging.INFO
             if access.isEnabledFor(level):
-                access.log(level, "%s", self._line(scope, status, time.monotonic() - started))
+                access.log(level, "%s", self._line(scope, status, time.monotonic() - started, trace))
 
     def _refusal(self, scope: Any, headers: dict[str, str]) -> Refused | None:
         """Returns the error with which a request is refused before its body is received, or None."""
@@ -117,13 +121,14 @@ class Guard:
             return Refused(503, "this server stops", retry_after=5, code="stopping")
         return None
 
-    def _line(self, scope: Any, status: int, seconds: float) -> str:
+    def _line(self, scope: Any, status: int, seconds: float, trace: str | None) -> str:
         """Returns a request's line for the log. It has no query, because some clients put keys there, and nothing of the body. For a model
         it has the name on this server, and not the client's text."""
         path = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0][:200].decode("ascii", "backslashreplace")
         client = (scope.get("client") or "-")[0]
         names = [call.model for call in scope[CALL] if any(call.model == served.name for served in self._server.models)]
-        parts = (client, scope["method"][:20], ascii(path)[1:-1], status, f"{seconds:.3f} s", scope[REQUEST_ID], *names)
+        told = () if trace is None else (f"trace={trace}",)
+        parts = (client, scope["method"][:20], ascii(path)[1:-1], status, f"{seconds:.3f} s", scope[REQUEST_ID], *names, *told)
         return " ".join(map(str, parts))
 
 

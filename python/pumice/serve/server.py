@@ -16,6 +16,7 @@ from .metrics import Metrics
 from .models import LOADING, Models
 from .response_memory import ResponseMemory
 from .settings import Settings
+from .traces import Traces, check_packages
 
 if TYPE_CHECKING:
     from .batches import Batches
@@ -56,11 +57,16 @@ class Server:
         self.workers: WorkerFigures | None = None  # with `--workers`, the object that collects the metrics of all workers
         self.store: FileStore | None = None  # the files of clients, if the server keeps some
         self.batches: Batches | None = None  # the batches of clients, if the server keeps files
+        self.traces: Traces | None = None  # what makes spans of requests, once the server has started; None without Settings.otel
         self._starting: asyncio.Task[None] | None = None
+        if settings.otel:
+            check_packages()
 
     # ---------------------------------------------------------------- life
     async def start(self) -> None:
         """Begins to load the models. In the meantime, requests are accepted and /ready answers 503."""
+        if self.settings.otel:  # not in the constructor, because threads that send spans do not survive the fork of a worker
+            self.traces = Traces()
         self._starting = asyncio.create_task(self._load())
         if self.batches is not None:
             self.batches.start()
@@ -86,6 +92,8 @@ class Server:
                 await self._starting
         await self.models.stop()
         await self.aside(self.memory.close)
+        if self.traces is not None:
+            await self.aside(self.traces.close)
         self._threads.end()
         if self.store is not None:
             self.store.close()
@@ -133,6 +141,7 @@ class Server:
 
     def log_failure(self, call: Call, failure: Refused, error: BaseException) -> None:
         """Logs a failure, and remembers that a GPU was lost. The text of a request is never logged."""
+        call.failed_with = failure.code or (str(failure.status) if failure is error else type(error).__name__)
         if isinstance(error, DeviceLostError):
             self.lost = str(error)
         if failure is error:

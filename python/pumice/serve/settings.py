@@ -39,6 +39,10 @@ class Settings:
     # Keywords of generate() for requests that do not set them.
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    # True makes spans of OpenTelemetry for requests. They go to the TracerProvider of the program, or else to the collector that the OTEL_
+    # variables of the environment name. Needs the extra [otel].
+    otel: bool = False
+
     # ---- limits of requests
     # True ignores unknown fields of a body and names them in the answer. Otherwise they are an error.
     ignore_unknown_fields: bool = False
