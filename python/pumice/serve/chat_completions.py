@@ -177,8 +177,8 @@ def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
 
 
 def report_of(results: Sequence[ChatResult], ignored: Sequence[str]) -> dict[str, Any]:
-    """Returns what only pumice reports about an answer: its seed (of n answers, all seeds), its times, fields without effect, and whether max_reasoning_tokens has
-    ended the reasoning, and max_repeated_tokens the answer (of any of n answers)."""
+    """Returns what only pumice reports about an answer: its seed (of several answers, all seeds), its times, fields without effect, and
+    whether max_reasoning_tokens has ended the reasoning, and max_repeated_tokens the answer (of any of n answers)."""
     return {
         "seed": results[0].seed,
         **({"seeds": [result.seed for result in results]} if len(results) > 1 else {}),
