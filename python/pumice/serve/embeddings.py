@@ -4,16 +4,21 @@ text-embeddings-inference, and /v1/embed and /v2/embed in Cohere's two forms."""
 from __future__ import annotations
 
 import base64
+import itertools
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..chats.content import part_text
+from ..common.arguments import argument
 from ..encode.encoding import Encoded
+from ..encode.rows import quantize_rows
 from ..model.model import Model
 from .calls import Call, dumped
 from .failures import Refused, new_id
-from .fields import FLAG, TEXT, Field, Fields
+from .fields import FLAG, OBJECT, TEXT, Field, Fields
 from .models import Served
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
@@ -48,24 +53,18 @@ _ROLES = {
 
 def fields(settings: Settings) -> Fields:
     """Returns the table of the body's fields."""
-    ids = {"type": "array", "items": {"type": "integer"}}
+    number: dict[str, Any] = {"type": "integer"}
+    parts = {"type": "object", "properties": {"prompt_string": TEXT, "content": {"type": "array", "items": OBJECT}}}
+    mixed = {"type": "array", "items": {"anyOf": [TEXT, number]}}
+    several = {"type": "array", "items": {"anyOf": [TEXT, number, parts, mixed]}, "minItems": 1, "maxItems": settings.max_inputs}
     return Fields(
         (
             MODEL,
             Field(
                 "input",
-                {
-                    "anyOf": [
-                        TEXT,
-                        {
-                            "type": "array",
-                            "items": {"anyOf": [TEXT, {"type": "integer"}, ids]},
-                            "minItems": 1,
-                            "maxItems": settings.max_inputs,
-                        },
-                    ]
-                },
-                "A text or texts.",
+                {"anyOf": [TEXT, parts, several]},
+                "A text or texts. As in llama.cpp, a text may be an object with prompt_string or with parts (content). With --token-inputs "
+                "it may also be a list of token ids, between which texts may stand.",
                 needed=True,
                 covers={"inputs": "input", "ids": "input"},
             ),
@@ -73,6 +72,7 @@ def fields(settings: Settings) -> Fields:
             Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
             Field("input_type", {"enum": [*_ROLES]}, "Uses the model's prompt and route for queries or documents."),
             Field("prompt_name", TEXT, "The name of one of the model's prompts.", to="prompt_name", idle=("",)),
+            Field("use_activation", FLAG, "vLLM's name of what /embed calls normalize.", to="normalize"),
             *truncation_fields("it is an error"),
         ),
         inert=(*INERT, "priority"),
@@ -111,8 +111,8 @@ def cohere_fields(settings: Settings) -> Fields:
             Field("input_type", {"enum": [*_ROLES]}, "Uses the model's prompt and route for queries or documents."),
             Field(
                 "embedding_types",
-                {"type": "array", "items": {"enum": ["float", "base64"]}, "minItems": 1},
-                "The forms of the vectors. base64: float32, little-endian.",
+                {"type": "array", "items": {"enum": ["float", "base64", *_BITS]}, "minItems": 1},
+                "The forms of the vectors. base64: float32, little-endian. binary, ubinary: the signs, 8 in a number.",
             ),
             Field("output_dimension", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
             *truncation_fields("it is cut"),
@@ -125,25 +125,36 @@ def cohere_fields(settings: Settings) -> Fields:
 # An answer with at most this many numbers is written in the event loop, which takes at most 0.4 ms. A thread writes larger answers. For
 # smaller ones that is not worth it, because handing an answer to a thread takes some 0.1 ms.
 NUMBERS_IN_PLACE = 8192
+_BITS = ("binary", "ubinary")  # values of embedding_types that are bits
 _OF_TOKENS = ("maxsim", "meanmaxsim")  # similarity measures of models that have one vector per token
 
 
 def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
     """Returns the texts in `input`. Token ids are refused, unless Settings.token_inputs is true; they then are ids of this model."""
-    given = [given] if isinstance(given, str) else given
-    if all(isinstance(text, str) for text in given):
-        return list(given)
-    rows = [given] if isinstance(given[0], int) else given
-    if not all(isinstance(row, list) and all(isinstance(i, int) for i in row) for row in rows):
-        raise Refused(400, "input mixes texts and token ids", param="input")
-    if not settings.token_inputs:
-        raise Refused(
-            400,
-            "input has token ids. Their meaning depends on the tokenizer, and clients that send them by default use another one than this "
-            "model's. Send texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with --token-inputs",
-            param="input",
-        )
-    return [model.detokenize(row) for row in rows]
+    one = not isinstance(given, list) or any(isinstance(each, int) for each in given)
+
+    def text(entry: Any, where: str) -> str:
+        if isinstance(entry, str):
+            return entry
+        if isinstance(entry, dict):
+            if isinstance(entry.get("prompt_string"), str):
+                return str(entry["prompt_string"])
+            if not isinstance(entry.get("content"), list):
+                raise Refused(400, f"{where} is an object; it must have prompt_string or content", param="input")
+            with argument("input"):
+                return "".join(part_text(part, f"part {i} of {where}") for i, part in enumerate(entry["content"]))
+        if not settings.token_inputs:
+            raise Refused(
+                400,
+                "input has token ids. Their meaning depends on the tokenizer, and clients that send them by default use another one than "
+                "this model's. Send texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with "
+                "--token-inputs",
+                param="input",
+            )
+        runs = itertools.groupby(entry, key=lambda each: isinstance(each, str))
+        return "".join("".join(run) if texts else model.detokenize(list(run)) for texts, run in runs)
+
+    return [text(given, "input")] if one else [text(entry, f"input[{i}]") for i, entry in enumerate(given)]
 
 
 def check_one_vector(served: Served) -> None:
@@ -178,8 +189,14 @@ async def embed(call: Call) -> None:
         texts = await call.translated(_texts, read["input"], served.model, call.server.settings)
         found = await _encoded(call, served, texts, read["input_type"], {"truncate": "error", **read.keywords})
         tokens = int(found.tokens.sum())
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        head: dict[str, Any] = {"object": "list", "model": served.name, "usage": usage, "pumice": {"ignored": read.ignored}}
+        head: dict[str, Any] = {
+            "id": new_id("embd-"),
+            "object": "list",
+            "created": int(time.time()),
+            "model": served.name,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
+            "pumice": {"ignored": read.ignored},
+        }
         if found.cut.any():
             head["pumice"] |= {"cut_texts": int((found.cut > 0).sum()), "cut_tokens": int(found.cut.sum())}
         await _send(call, found, lambda: {**head, "data": _data(found.vectors, read["encoding_format"] == "base64")})
@@ -203,14 +220,17 @@ async def cohere_embed(call: Call) -> None:
         first = call.scope["path"].startswith("/v1/")
         meta: dict[str, Any] = {
             "api_version": {"version": "1" if first else "2"},
-            "billed_units": {"input_tokens": int(found.tokens.sum())},
+            "billed_units": {"input_tokens": int(found.tokens.sum()), "image_tokens": 0},
         }
         if found.cut.any():
             meta["warnings"] = [f"{int((found.cut > 0).sum())} texts were cut, by {int(found.cut.sum())} tokens in all"]
         head = {"id": new_id("embed-"), "texts": texts, "meta": meta, "pumice": {"ignored": read.ignored}}
 
         def answer() -> dict[str, Any]:
-            rows = {kind: _rows(found.vectors, kind == "base64") for kind in kinds or ("float",)}
+            rows = {
+                kind: list(quantize_rows(found.vectors, kind)) if kind in _BITS else _rows(found.vectors, kind == "base64")
+                for kind in kinds or ("float",)
+            }
             if first and kinds is None:
                 return {**head, "embeddings": rows["float"], "response_type": "embeddings_floats"}
             return {**head, "embeddings": rows, "response_type": "embeddings_by_type"}

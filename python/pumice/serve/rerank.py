@@ -46,6 +46,7 @@ def fields(settings: Settings) -> Fields:
                 {"type": "integer", "minimum": 1},
                 "Documents are cut to so many tokens.",
                 covers={"max_document_tokens": "max_tokens_per_doc"},
+                idle=(0,),
             ),
             *truncation_fields("it is cut"),
             Field("rank_fields", {"type": "array", "items": {"enum": ["text"]}}, "Documents are ranked by their text alone."),
@@ -55,9 +56,10 @@ def fields(settings: Settings) -> Fields:
         refused={
             "return_embeddings": "/v1/embeddings gives vectors",
             "raw_scores": "scores are those of the model's own activation",
+            "use_activation": "scores are those of the model's own activation",
             "truncation_direction": "the end of a text is cut",
         },
-        idle={"truncation_direction": ("Right", "right")},
+        idle={"truncation_direction": ("Right", "right"), "use_activation": (True,)},
     )
 
 
@@ -114,12 +116,13 @@ async def rerank(call: Call) -> None:
             raise Refused(400, f"the model {served.name!r} neither scores pairs nor makes vectors", param="model")
         call.begun = True
         call.count_texts(len(texts), total)
+        order = order[: read.get("top_n", len(texts))]
         if read["texts"] is not None:
             hits = [{"index": index, "score": score, **({"text": texts[index]} if read["return_text"] else {})} for index, score in order]
             await call.answer(hits)
             return
         results: list[dict[str, Any]] = []
-        for index, score in order[: read.get("top_n", len(texts))]:
+        for index, score in order:
             one: dict[str, Any] = {"index": index, "relevance_score": score}
             if read["return_documents"]:
                 one["document"] = {"text": texts[index]}
@@ -144,6 +147,9 @@ def score_fields(settings: Settings) -> Fields:
             Field("text_2", texts, "The other texts.", to="second"),
             Field("queries", texts, "vLLM's newer name of text_1.", to="first"),
             Field("documents", texts, "vLLM's newer name of text_2.", to="second"),
+            Field("items", texts, "The same.", to="second"),
+            Field("data_1", texts, "vLLM's other name of text_1.", to="first"),
+            Field("data_2", texts, "vLLM's other name of text_2.", to="second"),
             *truncation_fields("it is cut"),
         ),
         inert=(*INERT, "priority"),

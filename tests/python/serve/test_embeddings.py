@@ -31,10 +31,43 @@ def test_vectors_are_those_of_encode(minilm: pumice.Model) -> None:
     assert [each["index"] for each in found["data"]] == [0, 1, 2]
     assert np.array_equal(np.array([each["embedding"] for each in found["data"]], np.float32), expected)
     tokens = sum(len(minilm.tokenize(text)) for text in TEXTS)
-    assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
     packed = post(minilm, "/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64", "dimensions": 32}).json
     vector = np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), "<f4")
     assert np.array_equal(vector, minilm.encode(TEXTS[0], truncate_dim=32))
+
+
+def test_forms_of_texts(minilm: pumice.Model) -> None:
+    """Texts as llama.cpp takes them: objects, and token ids with texts between them."""
+    ids = minilm.tokenize("granite", False).tolist()
+    cases: list[tuple[Any, list[str]]] = [
+        ("", [""]),
+        ({"prompt_string": "a"}, ["a"]),
+        ({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}, ["a b"]),
+        (["a", {"prompt_string": "b"}, {"content": [{"type": "text", "text": "c"}]}], ["a", "b", "c"]),
+        (ids, ["granite"]),
+        ([*ids, " sinks ", *ids], ["granite sinks granite"]),
+        (["a", ids], ["a", "granite"]),
+        ([ids, [*ids, " sinks"]], ["granite", "granite sinks"]),
+    ]
+
+    async def work(client: Client) -> list[Answer]:
+        return [await client.post("/v1/embeddings", {"input": given}) for given, _ in cases]
+
+    for (given, texts), answer in zip(cases, with_server({"embed": minilm}, work, token_inputs=True), strict=True):
+        assert answer.status == 200, (given, answer.body)
+        found = np.array([each["embedding"] for each in answer.json["data"]], np.float32)
+        assert np.allclose(found, minilm.encode(texts), atol=1e-6), given
+
+
+def test_vectors_without_activation(minilm: pumice.Model) -> None:
+    """use_activation is vLLM's name of normalize."""
+    lengths = [
+        np.linalg.norm(post(minilm, "/v1/embeddings", {"input": TEXTS[0], "use_activation": value}).json["data"][0]["embedding"])
+        for value in (None, True, False)
+    ]
+    assert lengths[:2] == pytest.approx([1, 1], abs=1e-5)
+    assert lengths[2] == pytest.approx(np.linalg.norm(minilm.encode(TEXTS[0], normalize=False)), abs=1e-4) and lengths[2] > 1.5
 
 
 def test_one_text_of_many_clients(minilm: pumice.Model) -> None:
@@ -52,6 +85,11 @@ def test_one_text_of_many_clients(minilm: pumice.Model) -> None:
     [
         ({"input": [1, 2, 3]}, "input", "token ids"),
         ({"input": [[1, 2, 3]]}, "input", "token ids"),
+        ({"input": [1, "a", 3]}, "input", "token ids"),
+        ({"input": ["a", [1, 2]]}, "input", "token ids"),
+        ({"input": {"content": "a"}}, "input", "list"),
+        ({"input": {"text": "a"}}, "input", "prompt_string or content"),
+        ({"input": ["a", {"content": [{"type": "image_url"}]}]}, "input", "part 0 of input[1] is 'image_url'"),
         ({"input": []}, "input", "at least 1"),
         ({"input": ["a"] * 2049}, "input", "at most 2048"),
         ({}, "input", "missing"),

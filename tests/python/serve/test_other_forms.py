@@ -42,7 +42,14 @@ def test_vectors_in_coheres_forms(minilm: pumice.Model, path: str, kinds: list[s
     if kinds == ["base64"]:
         vectors = [np.frombuffer(base64.b64decode(each), "<f4") for each in vectors]
     assert np.array_equal(np.array(vectors, np.float32), expected) and found["texts"] == TEXTS
-    assert found["meta"]["billed_units"] == {"input_tokens": sum(map(minilm.count_tokens, TEXTS))}
+    assert found["meta"]["billed_units"] == {"input_tokens": sum(map(minilm.count_tokens, TEXTS)), "image_tokens": 0}
+
+
+def test_vectors_as_bits(minilm: pumice.Model) -> None:
+    found = post(minilm, "/v2/embed", {"texts": TEXTS, "embedding_types": ["float", "binary", "ubinary"]}).json["embeddings"]
+    assert np.array_equal(np.array(found["float"], np.float32), minilm.encode(TEXTS))
+    for kind in ("binary", "ubinary"):
+        assert found[kind] == minilm.encode(TEXTS, precision=kind).tolist()  # type: ignore[arg-type]
 
 
 def test_cohere_says_what_it_cut(minilm: pumice.Model) -> None:
@@ -55,6 +62,7 @@ def test_ranks_of_texts(minilm: pumice.Model) -> None:
     ranked = post(minilm, "/rerank", {"query": "what floats?", "documents": TEXTS}).json["results"]
     found = post(minilm, "/rerank", {"query": "what floats?", "texts": TEXTS, "return_text": True, "raw_scores": False}).json
     assert found == [{"index": hit["index"], "score": hit["relevance_score"], "text": TEXTS[hit["index"]]} for hit in ranked]
+    assert post(minilm, "/rerank", {"query": "what floats?", "texts": TEXTS, "return_text": True, "top_n": 2}).json == found[:2]
     assert post(minilm, "/rerank", {"query": "a", "texts": ["a", LONG]}).error["code"] == "context_length_exceeded"
     assert len(post(minilm, "/rerank", {"query": "a", "texts": ["a", LONG], "truncate": True}).json) == 2
 
@@ -82,7 +90,7 @@ def test_what_is_refused(minilm: pumice.Model, path: str, body: Any, param: str)
     assert found.status == 400 and found.error["param"] == param, found.body
 
 
-@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
+@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 def test_scores_by_vectors(minilm: pumice.Model, names: tuple[str, str], path: str) -> None:
     vectors = minilm.encode(TEXTS)
