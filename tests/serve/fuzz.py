@@ -88,6 +88,7 @@ VALID: dict[str, list[dict[str, Any]]] = {
         },
     ],
     "/v1/messages/count_tokens": [{"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "system": "Be short."}],
+    "/v1/chat/completions/input_tokens": [{"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}],
     "/v1/responses/input_tokens": [{"model": "chat", "input": "Hi", "instructions": "Be short."}],
     "/v1/embeddings": [
         {"model": "embed", "input": ["one", "two"], "encoding_format": "base64", "dimensions": 8, "input_type": "query"},

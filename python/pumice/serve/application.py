@@ -35,6 +35,7 @@ from .settings import Settings
 # Paths of OpenAI's interface. They are there with "/v1" and without it, because clients differ in whether their address ends with it.
 _OPENAI: tuple[Path, ...] = (
     Path("POST", "/chat/completions", chat_completions.chat, "openai", chat_completions.fields),
+    Path("POST", "/chat/completions/input_tokens", chat_completions.input_tokens, "openai", chat_completions.fields),
     Path("POST", "/completions", completions.complete, "openai", completions.fields),
     Path("POST", "/responses", responses.respond, "openai", responses.fields),
     Path("POST", "/responses/input_tokens", responses.input_tokens, "openai", responses.fields),

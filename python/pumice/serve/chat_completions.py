@@ -8,6 +8,7 @@ from typing import Any
 
 from ..chats.content import text_of
 from ..chats.results import ChatResult
+from ..event_loops.streams import AsyncStream
 from ..generate.answers import ToolCall
 from ..generate.generation import Chunk, Generation
 from ..model.model import Model
@@ -15,15 +16,17 @@ from .calls import dumped
 from .client_tools import Tools
 from .conversations import Answering, Asked, finish_of, grammar_of, response_format_of
 from .custom_tools import INPUT, ArrivingInput, as_function_call, input_of
-from .dialects import Dialect, conversation
+from .dialects import Dialect, conversation, counting
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
-from .prompt_scores import PROMPT_LOGPROBS
+from .prompt_scores import LEAST, PROMPT_LOGPROBS, token_names
 from .sampling_fields import (
+    AS_IDS,
     BUDGET,
     GRAMMAR,
     IDLE,
     INERT,
+    JSON_SCHEMA,
     LACKING,
     MODEL,
     STOP_SHOWN,
@@ -65,6 +68,7 @@ def fields(settings: Settings) -> Fields:
             Field("parallel_tool_calls", FLAG, "False: at most one call."),
             Field("response_format", {"type": "object", "required": ["type"]}, "The form of the answer: text, json_object or json_schema."),
             STRUCTURED,
+            JSON_SCHEMA,
             GRAMMAR,
             Field("reasoning_effort", TEXT, "How much the model should reason, where its template reads it."),
             Field(
@@ -91,6 +95,7 @@ def fields(settings: Settings) -> Fields:
             Field("echo", FLAG, "True: the content begins with that of the last message, if it is the assistant's."),
             Field("include_reasoning", FLAG, "False: the answer comes without its reasoning."),
             TOKEN_IDS,
+            AS_IDS,
             STOP_SHOWN,
             PROMPT_LOGPROBS,
         ),
@@ -132,6 +137,12 @@ def asked_of(read: Read) -> Asked:
         raise Refused(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     if read["prompt_logprobs"] is not None and read["stream"]:
         raise Refused(400, "prompt_logprobs and stream were both given; it comes whole", param="prompt_logprobs")
+    if read["add_generation_prompt"] and read["continue_final_message"]:
+        raise Refused(
+            400,
+            "add_generation_prompt and continue_final_message were both true: an answer is new, or goes on from the last message",
+            param="add_generation_prompt",
+        )
     if read["add_generation_prompt"] is False and not read["continue_final_message"]:
         raise Refused(
             400, "add_generation_prompt: false is taken together with continue_final_message: true", param="add_generation_prompt"
@@ -189,21 +200,26 @@ def report_of(results: Sequence[ChatResult], ignored: Sequence[str]) -> dict[str
     }
 
 
-def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any) -> dict[str, Any]:
-    """Returns the log-probabilities of some tokens in OpenAI's form."""
+def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, as_ids: bool = False) -> dict[str, Any]:
+    """Returns the log-probabilities of some tokens in OpenAI's form. as_ids: whether the tokens are named by their ids (AS_IDS)."""
 
-    def entry(token: bytes, logprob: float) -> dict[str, Any]:
-        # JSON has no infinity. OpenAI writes -9999 for a token that cannot occur.
-        return {"token": token.decode("utf-8", "replace"), "logprob": max(float(logprob), -9999.0), "bytes": list(token)}
+    def entries(row: Any, chances: Any) -> list[dict[str, Any]]:
+        tokens = model.token_bytes(row)
+        names = token_names(model, row, True) if as_ids else [token.decode("utf-8", "replace") for token in tokens]
+        each = zip(names, chances, tokens, strict=True)
+        return [{"token": name, "logprob": max(float(chance), LEAST), "bytes": list(token)} for name, chance, token in each]
 
     tops: list[list[dict[str, Any]]] = [[] for _ in ids]
     if top_ids is not None:
-        for top, row, chances in zip(tops, top_ids, top_logprobs, strict=True):
-            top += [entry(token, chance) for token, chance in zip(model.token_bytes(row), chances, strict=True)]
-    content = [
-        {**entry(token, chance), "top_logprobs": top} for token, chance, top in zip(model.token_bytes(ids), logprobs, tops, strict=True)
-    ]
+        tops = [entries(row, chances) for row, chances in zip(top_ids, top_logprobs, strict=True)]
+    content = [{**entry, "top_logprobs": top} for entry, top in zip(entries(ids, logprobs), tops, strict=True)]
     return {"content": content, "refusal": None}
+
+
+def usage_so_far(stream: AsyncStream, new: int) -> dict[str, int]:
+    """Returns the numbers of tokens of a stream (continuous_usage_stats). new: number of its new tokens until now."""
+    prompt = sum(stream.prompt_tokens or ())
+    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
 def cuts_of(reasoning_cut: bool, reason: str | None) -> dict[str, Any]:
@@ -276,7 +292,10 @@ class _Written:
 
     def __init__(self, read: Read, answering: Answering, head: dict[str, Any]) -> None:
         self._read, self._answering, self._head = read, answering, head
-        self._usage = bool((read["stream_options"] or {}).get("include_usage"))
+        options = read["stream_options"] or {}
+        self._usage = bool(options.get("include_usage"))
+        self._steadily = self._usage and bool(options.get("continuous_usage_stats"))
+        self._new = 0  # number of new tokens that were sent
         self._reasons, self._ids = read.get("include_reasoning", True), bool(read[TOKEN_IDS.name])
         self._custom = {name for name, named in answering.named.items() if named.custom}
         self._calls = _Calls(self._custom)
@@ -284,7 +303,6 @@ class _Written:
         self._spoken: set[int] = set()
         self._cut: set[int] = set()  # indices of the answers in which max_reasoning_tokens has ended the reasoning
         prompt = {"prompt_token_ids": answering.prompt_ids} if self._ids else {}
-        self._prompt = prompt | ({} if answering.scores is None else {"prompt_logprobs": answering.scores})
         # Entries of the first event. The ignored fields are reported there, or in the event with the usage if there is one.
         self._first = prompt | ({"pumice": {"ignored": answering.ignored}} if answering.ignored and not self._usage else {})
 
@@ -296,12 +314,16 @@ class _Written:
         if chunk.index not in self._spoken:
             self._spoken.add(chunk.index)
             choices.append(_delta(chunk, {"role": "assistant", "content": self._echo}))
+        said = len(choices)
         choices += self._choices(chunk)
         more: dict[str, Any] = {"usage": None} if self._usage else {}
         events = b""
-        for choice in choices:
+        for i, choice in enumerate(choices):
+            if self._steadily:
+                more = {"usage": usage_so_far(self._answering.stream, self._new + (len(chunk.ids) if i >= said else 0))}
             events += event_of({**self._head, "object": "chat.completion.chunk", "choices": [choice], **more, **self._first})
             self._first = {}
+        self._new += len(chunk.ids)
         return events
 
     def _choices(self, chunk: Chunk) -> list[dict[str, Any]]:
@@ -319,7 +341,7 @@ class _Written:
             delta["tool_calls"] = deltas
         more: dict[str, Any] = {}
         if chunk.logprobs is not None and len(chunk.ids):
-            more["logprobs"] = logprobs_of(self._answering.model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs)
+            more["logprobs"] = self._logprobs(chunk)
         if self._ids and len(chunk.ids):
             more["token_ids"] = chunk.ids
         choices = [_delta(chunk, delta, **more)] if delta or more else []
@@ -344,8 +366,14 @@ class _Written:
             "choices": [self._choice(i, result) for i, result in enumerate(results)],
             "usage": usage_of(results),
             "pumice": report_of(results, self._answering.ignored),
-            **self._prompt,
+            "prompt_token_ids": self._answering.prompt_ids if self._ids else None,
+            "prompt_logprobs": self._answering.scores,
         }
+
+    def _logprobs(self, found: Chunk | ChatResult) -> dict[str, Any]:
+        """Returns the log-probabilities of an answer or of a chunk of it."""
+        as_ids = bool(self._read[AS_IDS.name])
+        return logprobs_of(self._answering.model, found.ids, found.logprobs, found.top_ids, found.top_logprobs, as_ids)
 
     def _choice(self, index: int, result: ChatResult) -> dict[str, Any]:
         """Returns one whole answer as a choice."""
@@ -355,16 +383,13 @@ class _Written:
             message |= {"reasoning_content": result.reasoning, "reasoning": result.reasoning}
         if result.tool_calls:
             message |= {"content": content or None, "tool_calls": [_call_of(call, self._custom) for call in result.tool_calls]}
-        logprobs = None
-        if result.logprobs is not None:
-            logprobs = logprobs_of(self._answering.model, result.ids, result.logprobs, result.top_ids, result.top_logprobs)
         return {
             "index": index,
             "message": message,
             "finish_reason": finish_of(result.finish_reason, bool(result.tool_calls)),
-            "logprobs": logprobs,
+            "logprobs": None if result.logprobs is None else self._logprobs(result),
             **cuts_of(result.reasoning_cut, result.finish_reason),
-            **({"token_ids": result.ids} if self._ids else {}),
+            "token_ids": result.ids if self._ids else None,
         }
 
     def failed(self, failure: Refused) -> bytes:
@@ -383,3 +408,4 @@ def _echoed(read: Read) -> str:
 
 
 chat = conversation("Answers a conversation.", Dialect(asked_of, _head, _Written))
+input_tokens = counting("Counts the tokens of a conversation.", asked_of, lambda tokens: {"input_tokens": tokens})

@@ -15,16 +15,18 @@ from ..generate.gaps import Surroundings, gaps_of
 from ..generate.generation import Chunk, Generation
 from ..model.model import Model
 from .calls import Call
-from .chat_completions import DONE, cuts_of, event_of, failed, stop_text
+from .chat_completions import DONE, cuts_of, event_of, failed, stop_text, usage_so_far
 from .conversations import finish_of, grammar_of
 from .dialects import send
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields, Read
-from .prompt_scores import LEAST, PROMPT_LOGPROBS, check_count, prompt_logprobs, token_text
+from .prompt_scores import LEAST, PROMPT_LOGPROBS, check_count, prompt_logprobs, token_names
 from .sampling_fields import (
+    AS_IDS,
     GRAMMAR,
     IDLE,
     INERT,
+    JSON_SCHEMA,
     LACKING,
     MODEL,
     STOP_SHOWN,
@@ -37,6 +39,7 @@ from .sampling_fields import (
 from .settings import Settings
 
 NO_LIMIT = -1  # llama.cpp's max_tokens for an answer that may fill the context
+_NO_EXTRAS = {"prompt_logprobs": None, "prompt_token_ids": None, "token_ids": None}  # what vLLM's choices have without these fields
 OPENAI_TOKENS = 16  # maximum number of tokens that OpenAI generates if max_tokens is absent
 
 
@@ -56,11 +59,7 @@ def fields(settings: Settings) -> Fields:
             Field("prompt", prompt, "A text, token ids, or a list of these.", needed=True, covers={"prefix": "prompt"}),
             Field("suffix", TEXT, "The text after a gap, which the answer fills. The prompts are texts.", to="suffix", idle=("",)),
             STREAM,
-            Field(
-                STREAM_OPTIONS.name,
-                {**STREAM_OPTIONS.schema, "properties": {**STREAM_OPTIONS.schema["properties"], "continuous_usage_stats": FLAG}},
-                f"{STREAM_OPTIONS.about} continuous_usage_stats, together with it: each event has those so far.",
-            ),
+            STREAM_OPTIONS,
             Field(
                 "max_tokens",
                 {"type": "integer", "minimum": -1},
@@ -79,9 +78,11 @@ def fields(settings: Settings) -> Fields:
                 "Only so many last tokens of a prompt are kept. -1: what fits into the context. pumice.cut_tokens says how many were cut.",
             ),
             TOKEN_IDS,
+            AS_IDS,
             STOP_SHOWN,
             PROMPT_LOGPROBS,
             STRUCTURED,
+            JSON_SCHEMA,
             GRAMMAR,
         ),
         inert=INERT,
@@ -108,7 +109,7 @@ class _Asked:
 
     def __init__(self, call: Call, read: Read, model: Model, prompts: list[Any]) -> None:
         self.call, self.read, self.model, self.prompts = call, read, model, prompts
-        self.n, self.echo, self.top = read.get("n", 1), bool(read["echo"]), read["logprobs"]
+        self.n, self.echo, self.top, self.as_ids = read.get("n", 1), bool(read["echo"]), read["logprobs"], bool(read[AS_IDS.name])
         self.context = int(model._info["n_ctx"])
         self.most = read.get("max_tokens", most_tokens(call.server.settings))
         if self.most == NO_LIMIT:
@@ -173,7 +174,7 @@ class _Asked:
         """Returns the further entries of the choice with this index. ids: its tokens, or those of a chunk of it. first: whether the entries
         of its prompt are wanted, which a stream has once."""
         prompt = self.extras[index // self.n] if first else {}
-        return {**prompt, **({"token_ids": ids} if self.read["return_token_ids"] else {})}
+        return {**prompt, **({"token_ids": ids} if self.read[TOKEN_IDS.name] else {})}
 
     @property
     def report(self) -> dict[str, Any]:
@@ -195,10 +196,12 @@ async def complete(call: Call) -> None:
         echoed: list[_Echo | None] = [None] * len(asked.prompts)
         if asked.echo:
             each_prompt = zip(asked.prompts, asked.ids, strict=True)
-            echoed = [await _echo(call, model, prompt, ids, asked.top) for prompt, ids in each_prompt]
+            echoed = [await _echo(asked, prompt, ids) for prompt, ids in each_prompt]
         if asked.most == 0:
             choices = [
-                {"index": i, **said.choice("length"), **asked.own(i * asked.n, [])} for i, said in enumerate(echoed) if said is not None
+                {"index": i, **said.choice("length"), **_NO_EXTRAS, **asked.own(i * asked.n, [])}
+                for i, said in enumerate(echoed)
+                if said is not None
             ]
             await call.answer({**head, "choices": choices, "usage": _usage(echoed), "pumice": asked.report})
             return
@@ -243,7 +246,8 @@ def _usage(echoed: Sequence[_Echo | None]) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
 
 
-async def _echo(call: Call, model: Model, prompt: Any, ids: Any, top: int | None) -> _Echo:
+async def _echo(asked: _Asked, prompt: Any, ids: Any) -> _Echo:
+    call, model, top = asked.call, asked.model, asked.top
     text = prompt if isinstance(prompt, str) else await call.server.aside(model.detokenize, prompt)
     if top is None:
         return _Echo(text, ids, None)
@@ -252,8 +256,8 @@ async def _echo(call: Call, model: Model, prompt: Any, ids: Any, top: int | None
     def logprobs() -> dict[str, Any]:
         chances, top_ids, top_chances = (scores.logprobs, scores.top_ids, scores.top_logprobs) if top else (scores, None, None)
         pieces = prompt_pieces(model, prompt, ids)
-        first = legacy_logprobs(model, ids[:1], [None], None, None, pieces[:1], 0)
-        rest = legacy_logprobs(model, ids[1:], chances, top_ids, top_chances, pieces[1:], len(pieces[0]))
+        first = legacy_logprobs(model, ids[:1], [None], None, None, pieces[:1], 0, asked.as_ids)
+        rest = legacy_logprobs(model, ids[1:], chances, top_ids, top_chances, pieces[1:], len(pieces[0]), asked.as_ids)
         joined = {name: first[name] + rest[name] for name in first}
         # A tokenizer that changes the text (its case, its spaces) may read more characters than the prompt has.
         return {**joined, "text_offset": [min(offset, len(text)) for offset in joined["text_offset"]]}
@@ -277,36 +281,38 @@ def prompt_pieces(model: Model, prompt: Any, ids: Any) -> list[str]:
 
 
 def legacy_logprobs(
-    model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, pieces: Sequence[str], start: int = 0
+    model: Model,
+    ids: Any,
+    logprobs: Any,
+    top_ids: Any,
+    top_logprobs: Any,
+    pieces: Sequence[str],
+    start: int = 0,
+    as_ids: bool = False,
 ) -> dict[str, Any]:
     """Returns log-probabilities in this endpoint's form: lists of tokens, of their log-probabilities, of the most likely tokens, and of the
-    tokens' offsets in the text, in characters. pieces: the text of each token. start: the offset of the first token."""
-    tokens = [token_text(token) for token in model.token_bytes(ids)]
+    tokens' offsets in the text, in characters. The most likely tokens always have the token itself, as at OpenAI, and with logprobs: 0 it
+    alone. pieces: the text of each token. start: the offset of the first token. as_ids: as for token_names()."""
+    tokens = token_names(model, ids, as_ids)
     offsets = list(accumulate(map(len, pieces), initial=start))[:-1]
-    tops: list[Any] = [None] * len(tokens)
-    if top_ids is not None:
-        tops = [_likeliest(model, row, chances) for row, chances in zip(top_ids, top_logprobs, strict=True)]
     chances = [None if p is None else max(float(p), LEAST) for p in logprobs]
+    tops: list[Any] = [None if chance is None else {token: chance} for token, chance in zip(tokens, chances, strict=True)]
+    if top_ids is not None:
+        for top, row, theirs in zip(tops, top_ids, top_logprobs, strict=True):
+            for token, chance in zip(token_names(model, row, as_ids), theirs, strict=True):
+                top[token] = max(float(chance), top.get(token, LEAST))  # of tokens with one text, the likeliest counts
     return {"tokens": tokens, "token_logprobs": chances, "top_logprobs": tops, "text_offset": offsets}
 
 
-def _likeliest(model: Model, ids: Any, chances: Any) -> dict[str, float]:
-    """Returns token -> log-probability. ids: the likeliest tokens, the first the most. Of tokens with one text, the likeliest counts."""
-    found: dict[str, float] = {}
-    for token, chance in zip(model.token_bytes(ids), chances, strict=True):
-        found.setdefault(token_text(token), max(float(chance), LEAST))
-    return found
-
-
-def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None, stop: str) -> dict[str, Any]:
-    """Returns one whole answer as a choice. stop: its stop text, if the request wants it, or an empty text."""
+def _choice(index: int, each: Generation, asked: _Asked, echoed: _Echo | None) -> dict[str, Any]:
+    """Returns one whole answer as a choice."""
     logprobs = None
     if each.logprobs is not None:
         start = len(echoed.text) if echoed else 0
-        logprobs = legacy_logprobs(model, each.ids, each.logprobs, each.top_ids, each.top_logprobs, each.pieces, start)
+        logprobs = legacy_logprobs(asked.model, each.ids, each.logprobs, each.top_ids, each.top_logprobs, each.pieces, start, asked.as_ids)
     if echoed is not None and echoed.logprobs is not None and logprobs is not None:
         logprobs = {name: echoed.logprobs[name] + logprobs[name] for name in logprobs}
-    text = (echoed.text if echoed else "") + each.text + stop
+    text = (echoed.text if echoed else "") + each.text + stop_text(asked.read, each)
     return {
         "index": index,
         "text": text,
@@ -337,8 +343,10 @@ class _Written:
     def events(self, chunk: Chunk) -> bytes:
         logprobs = None
         if chunk.logprobs is not None and len(chunk.ids):
-            model, start = self._asked.model, self._lengths.get(chunk.index, 0)
-            logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, chunk.pieces, start)
+            asked, start = self._asked, self._lengths.get(chunk.index, 0)
+            logprobs = legacy_logprobs(
+                asked.model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, chunk.pieces, start, asked.as_ids
+            )
             self._lengths[chunk.index] = start + sum(map(len, chunk.pieces))
         choice = {
             "index": chunk.index,
@@ -352,8 +360,7 @@ class _Written:
         self._new += len(chunk.ids)
         more: dict[str, Any] = {"usage": None} if self._usage else {}
         if self._steadily:
-            prompt = sum(self._stream.prompt_tokens or ())
-            more = {"usage": {"prompt_tokens": prompt, "completion_tokens": self._new, "total_tokens": prompt + self._new}}
+            more = {"usage": usage_so_far(self._stream, self._new)}
         event = event_of({**self._head, "choices": [choice], **more, **self._told})
         self._told = {}
         return event
@@ -368,7 +375,7 @@ class _Written:
     def whole(self, results: list[Generation]) -> dict[str, Any]:
         asked = self._asked
         choices = [
-            {**_choice(i, each, asked.model, self._echoed[i // asked.n], stop_text(asked.read, each)), **asked.own(i, each.ids)}
+            {**_choice(i, each, asked, self._echoed[i // asked.n]), **_NO_EXTRAS, **asked.own(i, each.ids)}
             for i, each in enumerate(results)
         ]
         return {**self._head, "choices": choices, "usage": usage_of(results, asked.n), "pumice": asked.report}

@@ -245,14 +245,17 @@ def structured(given: Mapping[str, Any], field_name: str = "structured_outputs")
 
 
 def grammar_of(read: Read) -> Grammar | None:
-    """Returns the grammar in the field structured_outputs or grammar, or None if the body has neither. Raises Refused (400) if it has
-    both."""
-    whole, lark = read["structured_outputs"], read["grammar"]
-    if whole is not None and lark is not None:
-        raise Refused(400, "structured_outputs and grammar were both given; an answer has one form", param="grammar")
-    if lark is not None:
-        return structured({"grammar": lark}, "grammar")
-    return None if whole is None else structured(whole)
+    """Returns the grammar in the field structured_outputs, json_schema or grammar, or None if the body has none of them. Raises Refused
+    (400) if it has two."""
+    forms = {
+        "structured_outputs": read["structured_outputs"],
+        "json_schema": {"json": read["json_schema"]},
+        "grammar": {"grammar": read["grammar"]},
+    }
+    given = [name for name in forms if read[name] is not None]
+    if len(given) > 1:
+        raise Refused(400, f"{given[0]} and {given[1]} were both given; an answer has one form", param=given[1])
+    return structured(forms[given[0]], given[0]) if given else None
 
 
 # The types of response_format that may have a schema. "json" is the name that text-generation-inference has for json_schema.

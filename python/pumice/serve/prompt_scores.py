@@ -27,6 +27,11 @@ def token_text(data: bytes) -> str:
         return "bytes:" + data.decode("utf-8", "backslashreplace")
 
 
+def token_names(model: Model, ids: Any, as_ids: bool) -> list[str]:
+    """Returns how log-probabilities name tokens: their texts, or with `as_ids` "token_id:123", as vLLM has it."""
+    return [f"token_id:{i}" for i in ids] if as_ids else [token_text(token) for token in model.token_bytes(ids)]
+
+
 def check_count(echoed: int, new: int, top: int, settings: Settings, field: str) -> None:
     """Raises Refused (400) if an answer could have more log-probabilities than fit into the server's memory. echoed: number of tokens of
     the prompts that are echoed. new: maximum number of generated tokens. field: the field that asks for them."""

@@ -107,12 +107,13 @@ _NUMBERS = (
 STREAM = Field("stream", FLAG, "True: the answer comes as server-sent events.")
 STREAM_OPTIONS = Field(
     "stream_options",
-    {"type": "object", "properties": {"include_usage": FLAG, "include_obfuscation": FLAG}},
-    "include_usage: a last event with the numbers of tokens.",
+    {"type": "object", "properties": {"include_usage": FLAG, "include_obfuscation": FLAG, "continuous_usage_stats": FLAG}},
+    "include_usage: a last event with the numbers of tokens. continuous_usage_stats, together with it: each event has those so far.",
 )
 MODEL = Field("model", TEXT, "The name of a model of /v1/models. A server of one model needs none.")
 # Fields of vLLM, for the endpoints that have choices.
 TOKEN_IDS = Field("return_token_ids", FLAG, "True: the ids of the prompt's tokens (prompt_token_ids), and of an answer's (token_ids).")
+AS_IDS = Field("return_tokens_as_token_ids", FLAG, "True: log-probabilities have the ids of tokens (token_id:123) in place of their texts.")
 STOP_SHOWN = Field("include_stop_str_in_output", FLAG, "True: the text ends with the stop text. Its tokens are not in the answer.")
 # Fields that OpenAI's clients send and that have no effect on answers here.
 INERT = (
@@ -129,6 +130,7 @@ STRUCTURED = Field(
     "The form of the answer, as vLLM has it: one of json (a schema), regex, choice (texts), grammar (Lark or GBNF).",
     covers={"grammar": "structured_outputs"},
 )
+JSON_SCHEMA = Field("json_schema", OBJECT, "llama.cpp's field: a JSON schema that the answer follows.", covers={"grammar": "json_schema"})
 
 # Fields of other servers for what this one does not do -> why, and the values that request nothing of the kind.
 _LACKING: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -138,7 +140,6 @@ _LACKING: dict[str, tuple[str, tuple[Any, ...]]] = {
     "skip_special_tokens": ("the text of an answer has no special tokens", (True,)),
     "spaces_between_special_tokens": ("the text of an answer has no special tokens", (True, False)),
     "include_stop_str_in_output": ("an answer ends before its stop text", (False,)),
-    "return_tokens_as_token_ids": ("log-probabilities have the texts of tokens", (False,)),
     "dynatemp_range": ("the temperature of an answer is fixed", (0,)),
     "dynatemp_exponent": ("the temperature of an answer is fixed", (1,)),
     "mirostat": ("mirostat_tau turns Mirostat on", (0,)),

@@ -9,7 +9,8 @@ import pytest
 from asgi import Answer, with_server
 
 import pumice
-from pumice.serve.completions import legacy_logprobs, prompt_pieces, token_text
+from pumice.serve.completions import legacy_logprobs, prompt_pieces
+from pumice.serve.prompt_scores import token_text
 
 PATH = "/v1/completions"
 PUMICE = "so 🪨 ok"
@@ -40,7 +41,10 @@ def test_echoes_of_prompts(request: pytest.FixtureRequest, name: str, top: int, 
         found = choice["logprobs"]
         assert found["token_logprobs"][0] is None and len(found["tokens"]) >= len(its)
         assert np.allclose(found["token_logprobs"][1 : len(its)], model.score(its), atol=1e-3)
-        assert all(each is None or len(each) == top for each in found["top_logprobs"])
+        # The token itself is always among them, with logprobs: 0 alone.
+        each_token = zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True)
+        for token, chance, likeliest in each_token:
+            assert likeliest is None if chance is None else max(top, 1) <= len(likeliest) <= top + 1 and likeliest[token] >= chance
         if not as_ids:
             check(choice["text"], found)
 

@@ -1,4 +1,4 @@
-"""Fields that vLLM's clients send to /v1/chat/completions and /v1/completions, whole and streamed."""
+"""Fields that vLLM's and llama.cpp's clients send to /v1/chat/completions and /v1/completions, whole and streamed."""
 
 from __future__ import annotations
 
@@ -52,6 +52,77 @@ def test_log_probabilities_of_the_prompt(smollm2: pumice.Model) -> None:
     assert found["prompt_logprobs"] == completion["choices"][0]["prompt_logprobs"]
     assert len(found["prompt_logprobs"]) == found["usage"]["prompt_tokens"] and found["prompt_logprobs"][0] is None
     assert [(answer.status, answer.error["param"]) for answer in refused] == [(400, "prompt_logprobs")] * 5
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_log_probabilities_name_tokens_by_id(smollm2: pumice.Model, path: str) -> None:
+    body: dict[str, Any] = {"max_tokens": 4, "temperature": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    body |= {"messages": HI, "logprobs": True, "top_logprobs": 2} if path == CHAT else {"prompt": "One, two,", "logprobs": 2, "echo": True}
+
+    async def work(client: Client) -> tuple[Any, ...]:
+        streamed = (await client.post(path, body | {"stream": True, "echo": False})).events
+        return (await client.post(path, body)).json["choices"][0], streamed
+
+    def named(logprobs: Any) -> list[str]:
+        return [each["token"] for each in logprobs["content"]] if path == CHAT else list(logprobs["tokens"])
+
+    choice, events = with_server({"chat": smollm2}, work)
+    names = [f"token_id:{i}" for i in choice["token_ids"]]
+    assert named(choice["logprobs"])[-4:] == names
+    assert [name for event in events[:-1] for each in event["choices"] if each["logprobs"] for name in named(each["logprobs"])] == names
+    if path == CHAT:
+        tops = [{each["token"] for each in entry["top_logprobs"]} for entry in choice["logprobs"]["content"]]
+    else:
+        tops = [set(each) for each in choice["logprobs"]["top_logprobs"][-4:]]
+    assert all(len(top) == 2 and name in top for name, top in zip(names, tops, strict=True))  # greedy: each is the likeliest
+
+
+def test_usage_of_every_event(smollm2: pumice.Model) -> None:
+    body = {**BODY, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "return_token_ids": True}
+    events = with_server({"chat": smollm2}, lambda client: client.post(CHAT, body)).events[:-1]
+    new = 0
+    for event in events:
+        new += sum(len(choice.get("token_ids", ())) for choice in event["choices"])
+        usage = event["usage"]
+        assert usage["completion_tokens"] == new and usage["total_tokens"] == usage["prompt_tokens"] + new
+    assert new == 8 and events[0]["usage"]["completion_tokens"] == 0
+
+
+def test_whole_answers_have_the_entries_of_vllm(smollm2: pumice.Model) -> None:
+    async def work(client: Client) -> tuple[Any, ...]:
+        return (await client.post(CHAT, BODY)).json, (await client.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1})).json
+
+    chat, completion = with_server({"chat": smollm2}, work)
+    names = {"prompt_token_ids": None, "prompt_logprobs": None}
+    assert chat | names == chat and chat["choices"][0]["token_ids"] is None
+    assert completion["choices"][0] | names | {"token_ids": None} == completion["choices"][0]
+
+
+def test_an_answer_is_new_or_goes_on(smollm2: pumice.Model) -> None:
+    messages = [*HI, {"role": "assistant", "content": "One,"}]
+    body = {**BODY, "messages": messages, "continue_final_message": True, "add_generation_prompt": True}
+    found = with_server({"chat": smollm2}, lambda client: client.post(CHAT, body))
+    assert found.status == 400 and found.error["param"] == "add_generation_prompt", found.body
+
+
+def test_schemas_and_counts_of_llama_cpp(smollm2: pumice.Model) -> None:
+    schema = {"const": "foo"}
+
+    async def work(client: Client) -> tuple[Any, ...]:
+        chat = (await client.post(CHAT, {**BODY, "json_schema": schema})).json
+        completion = (await client.post(COMPLETIONS, {"prompt": "a", "json_schema": schema})).json
+        refused = [
+            await client.post(path, {"json_schema": schema, "grammar": 'start: "a"', **more})
+            for path, more in ((CHAT, BODY), (COMPLETIONS, {"prompt": "a"}))
+        ]
+        refused.append(await client.post(CHAT, {**BODY, "json_schema": {"type": "hiccup"}}))
+        return chat, completion, refused, (await client.post(f"{CHAT}/input_tokens", BODY)).json
+
+    chat, completion, refused, count = with_server({"chat": smollm2}, work)
+    assert chat["choices"][0]["message"]["content"] == completion["choices"][0]["text"] == '"foo"'
+    assert [answer.status for answer in refused] == [400] * 3 and refused[0].error["param"] == "grammar", refused[0].body
+    assert refused[2].error["param"] == "json_schema", refused[2].body
+    assert count == {"input_tokens": chat["usage"]["prompt_tokens"]}
 
 
 @pytest.mark.parametrize("wanted", [True, False])
