@@ -99,12 +99,12 @@ def fields(settings: Settings) -> Fields:
             STOP_SHOWN,
             PROMPT_LOGPROBS,
         ),
-        inert=(*INERT, "verbosity", "parse_tool_calls"),
+        # audio is the form of an answer in audio, which modalities would request. prediction makes OpenAI's answers faster, and no other.
+        inert=(*INERT, "verbosity", "parse_tool_calls", "audio", "prediction"),
         refused={
             **LACKING,
-            "audio": "this server answers in text",
             "modalities": "this server answers in text; leave it out",
-            "prediction": "guesses of the answer are not taken; see speculate",
+            "moderation": "this server moderates nothing",
             "web_search_options": "this server does not search the web",
             "functions": "it is OpenAI's old form of tools",
             "function_call": "it is OpenAI's old form of tool_choice",

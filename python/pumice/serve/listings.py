@@ -39,7 +39,8 @@ def _listed(call: Call, served: Served) -> dict[str, Any]:
     if not _is_anthropic(call):
         return served.described()
     created = datetime.datetime.fromtimestamp(served.created, datetime.timezone.utc).isoformat().replace("+00:00", "Z")
-    return {"type": "model", "id": served.name, "display_name": served.name, "created_at": created}
+    limits = {"max_input_tokens": served.most, "max_tokens": served.most}
+    return {"type": "model", "id": served.name, "display_name": served.name, "created_at": created, "lifecycle": "active", **limits}
 
 
 async def health(call: Call) -> None:

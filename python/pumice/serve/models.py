@@ -44,6 +44,14 @@ class Served:
         """The tasks that the model can do, or None if it is not loaded."""
         return None if self.model is None else list(self.model._info["tasks"])
 
+    @property
+    def most(self) -> int | None:
+        """The maximum number of tokens of a text or a conversation, or None if the model is not loaded. A text of an encoder may be shorter
+        than the context of its layers (max_tokens)."""
+        if self.model is None:
+            return None
+        return int(self.model._info["n_ctx" if "generate" in self.model._info["tasks"] else "max_tokens"])
+
     async def load(self, settings: Settings) -> None:
         """Loads the model. Several tasks may wait for the same load. It is stopped if all of them are cancelled."""
         try:
@@ -74,10 +82,9 @@ class Served:
                 meta["sampling"] = info.get("sampling")
         if self.error is not None:
             meta["error"] = self.error
-        # root and max_model_len are vLLM's. A text of an encoder may be shorter than the context of its layers (max_tokens).
-        most = None if self.model is None else self.model._info["n_ctx" if "generate" in self.model._info["tasks"] else "max_tokens"]
+        # root and max_model_len are vLLM's.
         own = {"id": self.name, "object": "model", "created": self.created, "owned_by": "pumice", "root": self.name}
-        return {**own, "max_model_len": most, "meta": meta}
+        return {**own, "max_model_len": self.most, "meta": meta}
 
 
 class Rate:

@@ -110,7 +110,7 @@ def fields(settings: Settings) -> Fields:
         ),
         inert=(
             *(name for name in INERT if name not in ("metadata", "store")),
-            *("max_tool_calls", "prompt_cache_options", "background_options", "image"),
+            *("max_tool_calls", "background_options", "image", "access_programs", "personality"),
         ),
         refused={
             **LACKING,

@@ -117,8 +117,8 @@ AS_IDS = Field("return_tokens_as_token_ids", FLAG, "True: log-probabilities have
 STOP_SHOWN = Field("include_stop_str_in_output", FLAG, "True: the text ends with the stop text. Its tokens are not in the answer.")
 # Fields that OpenAI's clients send and that have no effect on answers here.
 INERT = (
-    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata",
-    "cache_prompt",
+    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "client_metadata", "cache_prompt",
 )  # fmt: skip
 GRAMMAR = Field("grammar", TEXT, "A grammar that the answer follows, in Lark (from rule `start`) or GBNF (from rule `root`).", to="grammar")
 STRUCTURED = Field(

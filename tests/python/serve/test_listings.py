@@ -30,7 +30,9 @@ def test_models_in_two_forms(smollm2: pumice.Model) -> None:
     other = get(smollm2, "/v1/models", {"anthropic-version": "2023-06-01"}).json
     assert other["data"][0]["type"] == "model" and other["has_more"] is False and other["first_id"] == "chat"
     one = get(smollm2, "/v1/models/chat", {"anthropic-version": "2023-06-01"}).json
-    assert one == other["data"][0] | {"created_at": one["created_at"]} and set(one) == {"type", "id", "display_name", "created_at"}
+    assert one == other["data"][0] | {"created_at": one["created_at"]}
+    assert set(one) == {"type", "id", "display_name", "created_at", "lifecycle", "max_input_tokens", "max_tokens"}
+    assert (one["lifecycle"], one["max_input_tokens"], one["max_tokens"]) == ("active", smollm2.info["n_ctx"], smollm2.info["n_ctx"])
     unknown = get(smollm2, "/v1/models/other", {"anthropic-version": "2023-06-01"})
     assert unknown.status == 404 and unknown.json["type"] == "error" and unknown.error["type"] == "not_found_error"
     assert get(smollm2, "/v1/models/chat").json["id"] == "chat"
