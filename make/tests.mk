@@ -1,5 +1,5 @@
 # Tests that `make test` leaves out, because they take long, or need packages or devices of their own.
-.PHONY: test-serve-long test-torch test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-runs test-faults test-suites test-stores test-recipes test-ray fuzz-grammars
+.PHONY: test-serve-long test-torch test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-runs test-faults test-suites test-suites-others test-stores test-recipes test-ray fuzz-grammars
 
 # Tests models in workers that torch's own DataLoader starts, by fork, spawn and forkserver. torch (200 MB) is installed into a virtual
 # environment of its own, with pumice. `make test` starts such workers without torch.
@@ -137,3 +137,9 @@ test-suites: $(VENV)/.installed $(VENV)/.tools $(VENV)/.suites
 
 LLAMA_VERSION := 0.3.36
 LLAMA_SDIST := build/suites/llama_cpp_python-$(LLAMA_VERSION).tar.gz
+
+# Runs test suites of other projects against `pumice serve` with the sample models (docs/clients.md): LangChain's standard tests, and those of
+# the packages openai and anthropic, unchanged, out of the sdists on PyPI. Each has an environment of its own in .venv-suites-others. Takes
+# half an hour of two processors.
+test-suites-others: $(VENV)/.installed $(VENV)/.samples
+	$(BIN)/python tests/suites_of_others/run.py --venvs $(VENV)-suites-others
