@@ -88,7 +88,8 @@ def _items(kept: Kept) -> list[dict[str, Any]]:
 async def remembered(call: Call, read: Read) -> Read:
     """Adds what the server remembers to a checked body of /v1/responses. Raises Refused (404) if it does not remember a response or an
     item, or that is another client's."""
-    memory, previous, own = call.server.memory, read["previous_response_id"], read["input"]
+    memory, previous = call.server.memory, read["previous_response_id"]
+    own = read.get("input", "" if previous is None else [])  # a conversation that goes on needs no new message
     history: list[dict[str, Any]] = []
     if previous is not None:
         for kept in await _chain(call, previous, "previous_response_id", "Previous response"):

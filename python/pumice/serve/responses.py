@@ -50,8 +50,7 @@ def fields(settings: Settings) -> Fields:
             Field(
                 "input",
                 {"anyOf": [TEXT, {"type": "array", "items": OBJECT, "minItems": 1}]},
-                "A text, or the items.",
-                needed=True,
+                "A text, or the items. Without it, an empty text.",
                 covers={"messages": "input"},
             ),
             Field("instructions", TEXT, "What comes before the conversation."),
@@ -128,7 +127,7 @@ def asked_of(read: Read) -> Asked:
     """Converts a checked body to an Asked."""
     tools = Tools(left_out=list(read.ignored))
     tools.add(read["tools"] or [])
-    before, items = ([], read["input"]) if read.memory is None else (read.memory.history, read.memory.own)
+    before, items = ([], read.get("input", "")) if read.memory is None else (read.memory.history, read.memory.own)
     messages: list[dict[str, Any]] = []
     if read["instructions"]:
         messages.append({"role": "system", "content": read["instructions"]})

@@ -54,6 +54,19 @@ def asked(model: ScriptedModel) -> list[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------- conversations
+def test_a_conversation_goes_on_without_a_new_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(client: Client, model: ScriptedModel) -> None:
+        first = await responded(client, {"input": "a"})
+        second = await responded(client, {"previous_response_id": first["id"]})
+        assert asked(model) == [("user", "a"), ("assistant", "Yes.")]
+        await responded(client, {"input": "b", "previous_response_id": second["id"]})
+        assert asked(model) == [("user", "a"), ("assistant", "Yes.Yes."), ("user", "b")]
+        items = (await client.get(f"{PATH}/{second['id']}/input_items")).json["data"]
+        assert [item["role"] for item in items] == ["assistant", "user"]
+
+    with_memory(monkeypatch, work)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("folder", [False, True])
 def test_a_conversation_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: bool, folder: bool) -> None:

@@ -40,6 +40,18 @@ def scripted(
     return asyncio.run(main()), model
 
 
+def test_a_request_without_input_has_an_empty_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI's reference names no field that must be there."""
+    (without, empty), model = scripted(monkeypatch, "Yes.", {"instructions": "Be brief."}, {"instructions": "Be brief.", "input": ""})
+    assert without["output"][0]["content"] == empty["output"][0]["content"]
+    assert without["usage"]["input_tokens"] == empty["usage"]["input_tokens"]
+    assert (
+        model.asked[0]["messages"]
+        == model.asked[1]["messages"]
+        == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]
+    )
+
+
 # ---------------------------------------------------------------- Codex
 def test_a_turn_of_codex_with_a_call_its_result_and_an_answer(caller: pumice.Model) -> None:
     first = {**copy.deepcopy(CODEX), "temperature": 0, "max_output_tokens": 60}
