@@ -45,6 +45,7 @@ NAVIGATION = {
     ],
     "Evidence": [
         "docs/performance", "docs/numerics", "docs/reliability", "docs/families", "docs/formats", "docs/mixes", "docs/upstream",
+        "docs/clients",
         "docs/platforms", "docs/results/epyc-zen3", "docs/results/epyc-zen4", "docs/results/amd-epyc-avx512-bf16", "docs/results/xeon-amx",
         "docs/results/xeon-sapphire-rapids",
     ],

@@ -13,7 +13,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests, Embeddi
 URL = os.environ["PUMICE_URL"]
 OPENAI = {"base_url": f"{URL}/v1", "api_key": "none"}
 # The small model repeats itself: its calls, of which the tests expect one, and its texts, which would take long.
-BRIEF = {"model": "chat", "max_tokens": 256}
+BRIEF = {"model": "chat", "max_tokens": 128}
 ONE_CALL = {"model_kwargs": {"parallel_tool_calls": False}}
 
 

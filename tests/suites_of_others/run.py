@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ SDIST = ("-c", os.devnull, "--rootdir", ".", *LOOP)
 SMALL = "the small model's answer"
 UNKNOWN_ID = "asks for an object whose id the test has made up: 404, as at the vendor"
 ALL_FIELDS = "sends all fields at once, among them some that the server refuses on purpose"
+KEPT = "files are for batches alone, and a response that is kept comes whole"
 PATH = "a path of the vendor that the server does not have"
 
 SUITES: dict[str, Suite] = {
@@ -64,8 +66,10 @@ SUITES: dict[str, Suite] = {
         options=(*LOOP, "-p", "no:cacheprovider"),
         serve=(f"other={samples.smollm2()}", "--load", f"other.chat-template={samples.tools_template()}"),
         known={
-            r"LengthFinishReasonError|test_(structured_output|json_mode)": SMALL,
-            r"_(tool_calling|tool_choice|agent_loop|unicode_tool_call)\w*\S*: (AssertionError|assert)": SMALL,
+            r"test_agent_loop.*assert False": f"{SMALL}: it calls no tool",
+            r"test_unicode_tool_call.*not found in": f"{SMALL}: another name than the prompt's",
+            r"test_tool_calling.*assert \d+ == 1": f"{SMALL}: it repeats a call",
+            r"test_(structured_output|json_mode).*(LengthFinishReasonError|[Vv]alidation ?[Ee]rror)": f"{SMALL}: other fields, or cut",
         },
     ),
     "openai": Suite(
@@ -82,7 +86,8 @@ SUITES: dict[str, Suite] = {
         known={
             r"test_embeddings.*APIResponseValidationError": "the client asks for base64 by itself, and its strict form takes no base64",
             r"with_all_params.*Error code: 400": ALL_FIELDS,
-            r"Error code: 404 - .*(not found|no such)": UNKNOWN_ID,
+            r"Error code: 40[04] - .*(not found|there is no (file|batch) )": UNKNOWN_ID,
+            r"Error code: 400 - (purpose must be 'batch'|stream: a response that is kept)": KEPT,
             r"Error code: (404 - there is no path|405 - \w+ is not a method of)": PATH,
         },
     ),
@@ -125,10 +130,15 @@ def served(arguments: Sequence[str], log: Path) -> Iterator[str]:
     for all names that are not served, too. "embed" is all-MiniLM-L6-v2. The context's value is the address of the server."""
     models = [f"chat={samples.smollm2()}", f"embed={samples.minilm()}", *arguments]
     template = ["--load", f"chat.chat-template={samples.tools_template()}"]
-    options = ["--port", "0", "--default-model", "chat", "--temperature", "0", "--max-answer", "256"]
+    # Without the penalty, the small model repeats one phrase in a JSON string until the answer is cut.
+    options = ["--port", "0", "--default-model", "chat", "--temperature", "0", "--repetition-penalty", "1.1", "--max-answer", "128"]
     aliases = [f"--alias={name}=embed" for name in ("text-embedding-3-small", "text-embedding-ada-002")]
-    command = [sys.executable, "-m", "pumice", "serve", *models, *template, *options, *aliases]
-    with log.open("w") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as server:
+    command = [sys.executable, "-m", "pumice", "serve", *models, *template, *options, *aliases, "--files"]
+    with (
+        tempfile.TemporaryDirectory() as files,
+        log.open("w") as errors,
+        subprocess.Popen([*command, files], stdout=subprocess.PIPE, stderr=errors, text=True) as server,
+    ):
         try:
             assert server.stdout is not None
             found = re.search(r"http://\S+:\d+", server.stdout.readline())
