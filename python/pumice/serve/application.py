@@ -28,7 +28,7 @@ from . import (
     token_calls,
 )
 from .calls import Endpoint, Path
-from .guard import Guard
+from .guard import LOCAL_ORIGINS, Guard
 from .server import Server
 from .settings import Settings
 
@@ -116,7 +116,9 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
     if server.settings.cors_origins:  # runs before Guard, so that a page can read why it was refused
         origins = list(server.settings.cors_origins)
         methods = sorted({path.method for path in PATHS})
-        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=["*"]))
+        local = LOCAL_ORIGINS.pattern if "localhost" in origins else None
+        allowed = {"allow_origins": origins, "allow_origin_regex": local, "allow_methods": methods, "allow_headers": ["*"]}
+        middleware.insert(0, Middleware(CORSMiddleware, **allowed))
     application = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     application.router.redirect_slashes = False  # a path with an additional slash at its end is another path, and gets 404
     application.state.server = server

@@ -88,7 +88,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     where.add_argument("--host-name", action="append", default=[], metavar="NAME", help="a name that the Host header may have, beside "
                        'localhost and IP addresses; "*" allows all')  # fmt: skip
     where.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN", help='a site whose pages may use this server, such '
-                       'as https://example.org; "*" allows all')  # fmt: skip
+                       'as https://example.org; "localhost" allows the pages of this machine, "*" all')  # fmt: skip
     models, other = add_setting_options(command, ("models", "batches", "load", "sizes"))
     models.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
     models.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")

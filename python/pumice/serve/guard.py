@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,6 +25,8 @@ OPEN_FOLDER = "/page/"
 # Codes of refusals after which the connection is closed, because its next bytes may not be the beginning of a request.
 _DOUBTFUL = ("ambiguous_length", "http_version")
 ASKED_OFTEN = ("/health", "/ready", "/metrics")  # paths that machines request often, so they are only logged at the level "debug"
+# Origins of the pages of this machine, which the value "localhost" of --cors-origin allows at every port.
+LOCAL_ORIGINS = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
 _URL = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # groups: host, path
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _CSP = b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -100,7 +102,7 @@ class Guard:
         # Requests from pages of other sites are refused. Such a page could not read the answers, but its requests would make the models
         # compute.
         origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != headers.get("host") and not {"*", origin} & set(origins):
+        if origin is not None and origin.partition("://")[2] != headers.get("host") and not _is_allowed(origin, origins):
             return Refused(403, f"pages of {origin[:100]!r} may not use this server: --cors-origin allows them", code="origin")
         if "transfer-encoding" in headers and "content-length" in headers:
             # If a proxy uses one of the two headers and this server the other, they see different requests (request smuggling).
@@ -136,6 +138,11 @@ class _NoSuchPath(Exception):
     def __init__(self, status: int) -> None:
         super().__init__()
         self.status = status
+
+
+def _is_allowed(origin: str, origins: Collection[str]) -> bool:
+    """Returns whether --cors-origin allows the pages of an origin."""
+    return "*" in origins or origin in origins or ("localhost" in origins and LOCAL_ORIGINS.fullmatch(origin) is not None)
 
 
 def _in_origin_form(scope: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from asgi import Answer, Client, with_server
 from patience import wait_until
 from servers import Here, request_bytes, serving
 
@@ -123,6 +124,30 @@ def test_a_whole_url_as_target(plain: Here, target: str, status: int) -> None:
     assert plain.get(target).status == status
     # The URL's host counts, and not the Host header.
     assert plain.get(target, {"Host": "other.example"}).status == (status if target.lower().startswith("http:") else 403)
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost", True),
+        ("http://localhost:3000", True),
+        ("https://127.0.0.1:8080", True),
+        ("http://[::1]:3000", True),
+        ("http://localhost.evil.example", False),
+        ("http://notlocalhost", False),
+        ("http://127.0.0.1.evil.example:80", False),
+        ("http://localhost:3000.evil.example", False),
+        ("null", False),
+    ],
+)
+def test_pages_of_this_machine(smollm2: pumice.Model, origin: str, allowed: bool) -> None:
+    async def work(client: Client) -> tuple[Answer, Answer]:
+        asked = {"origin": origin, "access-control-request-method": "POST"}
+        return await client.request("OPTIONS", CHAT, headers=asked), await client.get("/version", headers={"origin": origin})
+
+    before, found = with_server({"chat": smollm2}, work, cors_origins=("localhost",))
+    told = [answer.headers.get("access-control-allow-origin") for answer in (before, found)]
+    assert (found.status, told) == ((200, [origin] * 2) if allowed else (403, [None] * 2))
 
 
 def test_pages_of_other_sites(plain: Here, keyed: Here) -> None:
