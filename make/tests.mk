@@ -138,8 +138,8 @@ test-suites: $(VENV)/.installed $(VENV)/.tools $(VENV)/.suites
 LLAMA_VERSION := 0.3.36
 LLAMA_SDIST := build/suites/llama_cpp_python-$(LLAMA_VERSION).tar.gz
 
-# Runs test suites of other projects against `pumice serve` with the sample models (docs/clients.md): LangChain's standard tests, and those of
-# the packages openai and anthropic, unchanged, out of the sdists on PyPI. Each has an environment of its own in .venv-suites-others. Takes
-# half an hour of two processors.
+# Runs test suites of other projects against `pumice serve` with the sample models (docs/clients.md): LangChain's standard tests, those of
+# the packages openai and anthropic, and llama.cpp's and vLLM's tests of their servers, unchanged, out of the sdists on PyPI. Each has an
+# environment of its own in .venv-suites-others. Takes an hour of two processors; run.py --only NAME runs one of them.
 test-suites-others: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python tests/suites_of_others/run.py --venvs $(VENV)-suites-others

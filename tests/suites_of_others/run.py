@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
+import engines  # noqa: E402
 import samples  # noqa: E402
 
 
@@ -33,13 +34,20 @@ class Suite:
     tests: its files and folders, in the sdist or, if there is none, beside this file. sdist: the package of NAME.txt whose sdist on PyPI
     has the tests. environment: variables of the tests; {url} is the address of the server. options: further arguments of pytest.
     serve: further arguments of `pumice serve`, models first. known: a pattern for "the name of a test: its message" -> why such a test
-    fails. The first pattern that matches gives the reason."""
+    fails. The first pattern that matches gives the reason.
+
+    engine: a package such as "vllm==0.33.0" whose sdist has the tests, if the suite tests a server of its own and starts it. In place of
+    that server its tests start what stands beside this file; so they import pumice from this Python. place: the folder of the sdist in
+    which the tests run. In `environment`, {here} is this folder, {start} a program that stands for the server, {python} this Python and
+    {path} its PYTHONPATH."""
 
     tests: tuple[str, ...]
     sdist: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     serve: tuple[str, ...] = ()
+    engine: str | None = None
+    place: str = "."
     known: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -105,6 +113,7 @@ SUITES: dict[str, Suite] = {
         },
     ),
 }  # fmt: skip
+SUITES |= {name: Suite(**row) for name, row in engines.SUITES.items()}
 
 
 def environment(folder: Path, name: str, suite: Suite) -> tuple[Path, Path]:
@@ -116,12 +125,21 @@ def environment(folder: Path, name: str, suite: Suite) -> tuple[Path, Path]:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
         pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "-q", "-r", str(listed)], check=True)
+        if suite.engine is not None:
+            subprocess.run([str(python), str(HERE / "fetch_sdist.py"), suite.engine, str(sources)], check=True)
+            paths = os.environ.get("PYTHONPATH", "")
+            (home / "start").write_text(f'#!/bin/sh\nexec env PYTHONPATH={paths} {sys.executable} {HERE / "llama_server.py"} "$@"\n')
+            (home / "start").chmod(0o755)
+            (packages,) = home.glob("lib/*/site-packages")
+            (packages / "pumice.pth").write_text("\n".join(path for path in sys.path if path))
         if suite.sdist is not None:
             pinned = next(line for line in wanted.splitlines() if re.match(rf"{suite.sdist}(\[.*\])?==", line))
             subprocess.run([*pip, "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(sources), pinned], check=True)
             shutil.unpack_archive(next(sources.glob("*.tar.gz")), sources)
         made.write_text(wanted)
-    return python, HERE if suite.sdist is None else next(path for path in sources.iterdir() if path.is_dir())
+    if suite.sdist is None and suite.engine is None:
+        return python, HERE
+    return python, next(path for path in sources.iterdir() if path.is_dir()) / suite.place
 
 
 @contextlib.contextmanager
@@ -165,8 +183,16 @@ def ran(folder: Path, name: str, chosen: Sequence[str]) -> bool:
     suite = SUITES[name]
     python, place = environment(folder, name, suite)
     report, log = folder / f"{name}.xml", folder / f"{name}.log"
-    with served(suite.serve, folder / f"{name}-server.log") as url, log.open("w") as out:
-        variables = {key: value.format(url=url) for key, value in suite.environment.items()}
+    server = served(suite.serve, folder / f"{name}-server.log") if suite.engine is None else contextlib.nullcontext("")
+    with server as url, log.open("w") as out:
+        told = {
+            "url": url,
+            "here": HERE,
+            "start": folder / name / "start",
+            "python": sys.executable,
+            "path": os.environ.get("PYTHONPATH", ""),
+        }
+        variables = {key: value.format(**told) for key, value in suite.environment.items()}
         # The tests get nothing of the environment in which pumice runs.
         environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | variables
         command = [str(python), "-m", "pytest", *suite.tests, *suite.options, *chosen, "-q", "--tb=short", f"--junitxml={report}"]

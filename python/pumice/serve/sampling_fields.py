@@ -115,10 +115,10 @@ MODEL = Field("model", TEXT, "The name of a model of /v1/models. A server of one
 TOKEN_IDS = Field("return_token_ids", FLAG, "True: the ids of the prompt's tokens (prompt_token_ids), and of an answer's (token_ids).")
 AS_IDS = Field("return_tokens_as_token_ids", FLAG, "True: log-probabilities have the ids of tokens (token_id:123) in place of their texts.")
 STOP_SHOWN = Field("include_stop_str_in_output", FLAG, "True: the text ends with the stop text. Its tokens are not in the answer.")
-# Fields that OpenAI's clients send and that have no effect on answers here.
+# Fields that clients send and that have no effect on answers here. vLLM's request_id is for its log; here that is the header x-request-id.
 INERT = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "client_metadata", "cache_prompt",
+    "client_metadata", "cache_prompt", "request_id",
 )  # fmt: skip
 GRAMMAR = Field("grammar", TEXT, "A grammar that the answer follows, in Lark (from rule `start`) or GBNF (from rule `root`).", to="grammar")
 STRUCTURED = Field(
