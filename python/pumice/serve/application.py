@@ -117,7 +117,7 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
         origins = list(server.settings.cors_origins)
         methods = sorted({path.method for path in PATHS})
         local = LOCAL_ORIGINS.pattern if "localhost" in origins else None
-        allowed = {"allow_origins": origins, "allow_origin_regex": local, "allow_methods": methods, "allow_headers": ["*"]}
+        allowed: dict[str, Any] = {"allow_origins": origins, "allow_origin_regex": local, "allow_methods": methods, "allow_headers": ["*"]}
         middleware.insert(0, Middleware(CORSMiddleware, **allowed))
     application = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     application.router.redirect_slashes = False  # a path with an additional slash at its end is another path, and gets 404

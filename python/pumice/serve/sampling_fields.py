@@ -140,6 +140,7 @@ _LACKING: dict[str, tuple[str, tuple[Any, ...]]] = {
     "skip_special_tokens": ("the text of an answer has no special tokens", (True,)),
     "spaces_between_special_tokens": ("the text of an answer has no special tokens", (True, False)),
     "include_stop_str_in_output": ("an answer ends before its stop text", (False,)),
+    "return_tokens_as_token_ids": ("log-probabilities have the texts of tokens", (False,)),
     "dynatemp_range": ("the temperature of an answer is fixed", (0,)),
     "dynatemp_exponent": ("the temperature of an answer is fixed", (1,)),
     "mirostat": ("mirostat_tau turns Mirostat on", (0,)),

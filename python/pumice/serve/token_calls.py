@@ -82,11 +82,11 @@ async def tokenize(call: Call) -> None:
         if text is not None:
             special = read.keywords.get("add_special", read["content"] is None)
             ids = await call.server.aside(model._tokenizer.encode, text, special, read.get("parse_special", True))
-        elif read.keywords.get("add_special"):
-            raise Refused(400, "the chat template writes the special tokens of messages: leave add_special_tokens out", param="messages")
         else:
-            _, ids = await _rendered(call, served, read)
-        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model._info.get("n_ctx")}
+            prompt, ids = await _rendered(call, served, read)
+            if read.keywords.get("add_special"):  # around the rendered text, where a template may have written them already, as vLLM does
+                ids = await call.server.aside(model._tokenizer.encode, prompt, True)
+        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model._info.get("n_ctx"), "token_strs": None}
         told: tuple[tuple[str, str, Callable[[Model, Any], Any]], ...] = (
             ("with_pieces", "tokens", _pieces),
             ("return_token_strs", "token_strs", _spelt),

@@ -39,11 +39,12 @@ COMMON: tuple[dict[str, Any], ...] = (
     {"skip_special_tokens": True, "spaces_between_special_tokens": True, "include_stop_str_in_output": False},
     {"spaces_between_special_tokens": False},
     {"dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "tfs_z": 1.0, "mirostat": 0},
-    {"cache_prompt": True, "return_tokens_as_token_ids": False, "request_id": "mine"},
+    {"cache_prompt": True, "return_tokens_as_token_ids": False},
     {"a_field_of_another_server": None},
     {"stream": False, "stream_options": None},
 )
 OPENAI: tuple[dict[str, Any], ...] = (
+    {"request_id": "mine"},
     {"stop": ""},
     {"stop": []},
     {"stop": ["", "never"]},
