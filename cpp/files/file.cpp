@@ -9,7 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <system_error>
+#include <utility>
 
 #include "core/checked.h"
 #include "core/error.h"
@@ -35,6 +38,39 @@ bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_s
 bool same_folder(int a, int b) {
   struct stat of_a, of_b;
   return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && same_inode(of_a, of_b);
+}
+
+constexpr int kMostHops = 8;      // number of links in a row that are followed
+constexpr int kMostParents = 256;  // number of folders above a folder that are looked at
+
+// Returns whether `folder` is `root` or a folder in its tree.
+bool is_beneath(int folder, int root) {
+  Descriptor at = open_at(folder, ".", os::kOpenFolder);
+  for (int i = 0; at && i < kMostParents; ++i) {
+    if (same_folder(at.get(), root)) return true;
+    Descriptor parent = open_at(at.get(), "..", os::kOpenFolder);
+    if (!parent || same_folder(parent.get(), at.get())) return false;  // the root of the file system
+    at = std::move(parent);
+  }
+  return false;
+}
+
+// The folders in which links may lead anywhere (allow_links()).
+struct TrustedFolders {
+  std::mutex mutex;
+  std::set<std::pair<dev_t, ino_t>> inodes;
+};
+
+TrustedFolders& trusted() {
+  static TrustedFolders folders;
+  return folders;
+}
+
+bool is_trusted(int folder) {
+  struct stat status;
+  if (::fstat(folder, &status) != 0) return false;
+  const std::lock_guard lock(trusted().mutex);
+  return trusted().inodes.contains({status.st_dev, status.st_ino});
 }
 
 }  // namespace
@@ -158,37 +194,64 @@ File Folder::open(const std::string& name) const {
   if (!descriptor && is_link && errno == ENOENT)
     fail_at(ErrorKind::io, shown, "", std::nullopt, "is a link to a file that does not exist; copy or download the file again");
   if (!descriptor && errno == ELOOP) {
-    fail_at(ErrorKind::io, shown, "", std::nullopt,
-            "is a link to itself or to another link; it may lead to a file alone. Copy the file here");
+    fail_at(ErrorKind::io, shown, "", std::nullopt, "is a link to itself, or one of more than ", kMostHops,
+            " links in a row; copy the file here");
   }
   if (!descriptor) fail_io(shown, "cannot be opened", errno);
   return File(std::move(descriptor), shown);
 }
 
 Descriptor Folder::open_link_target(const std::string& name) const {
-  std::array<char, 4096> buffer;
-  const ssize_t length = ::readlinkat(descriptor_.get(), name.c_str(), buffer.data(), buffer.size());
-  if (length < 0) return {};
-  const std::string target(buffer.data(), static_cast<std::size_t>(length));
-  const std::size_t slash = target.rfind('/');
-  const std::string target_name = slash == std::string::npos ? target : target.substr(slash + 1);
-  const std::string target_folder = slash == std::string::npos ? "." : target.substr(0, slash + 1);
+  Descriptor held;
+  int base = descriptor_.get();
+  std::string link = name;
+  for (int i = 0; i < kMostHops; ++i) {
+    std::array<char, 4096> buffer;
+    const ssize_t length = ::readlinkat(base, link.c_str(), buffer.data(), buffer.size());
+    if (length < 0) return {};
+    const std::string target(buffer.data(), static_cast<std::size_t>(length));
+    const std::size_t slash = target.rfind('/');
+    const std::string target_name = slash == std::string::npos ? target : target.substr(slash + 1);
+    const std::string target_folder = slash == std::string::npos ? "." : target.substr(0, slash + 1);
+    Descriptor leads_to = open_at(base, target_folder, os::kOpenFolder);
+    if (!leads_to) return {};
+    if (!is_bare_name(target_name) || static_cast<std::size_t>(length) == buffer.size() || !may_lead_to(leads_to.get())) {
+      fail_at(
+          ErrorKind::io, path_ + "/" + name, "", std::nullopt, "is a link to ", quote(target),
+          "; links may only lead to files in the same folder or below it, or in the hub cache's own blobs folder. Copy the file here, or "
+          "use load(follow_links=True) if you trust this folder");
+    }
+    Descriptor file = open_at(leads_to.get(), target_name, kOpenFlags | O_NOFOLLOW);
+    if (file || errno != ELOOP) return file;
+    held = std::move(leads_to);  // the target is a link itself
+    base = held.get();
+    link = target_name;
+  }
+  errno = ELOOP;
+  return {};
+}
 
-  const Descriptor leads_to = open_at(descriptor_.get(), target_folder, os::kOpenFolder);
-  if (!leads_to) return {};
-  // A link may lead to the same folder, or to the blobs folder of the Hugging Face cache. There, snapshots/<commit>/<file> is a link to
-  // ../../blobs/<hash>. The link of a file in a subfolder of the snapshot goes up one more level.
-  bool allowed = same_folder(leads_to.get(), descriptor_.get());
+bool Folder::may_lead_to(int folder) const {
+  if (is_beneath(folder, descriptor_.get()) || is_trusted(descriptor_.get())) return true;
+  // In the Hugging Face cache, snapshots/<commit>/<file> is a link to ../../blobs/<hash>. The link of a file in a subfolder of the snapshot
+  // goes up one more level.
   for (const char* blobs : {"../../blobs", "../../../blobs"}) {
-    if (allowed) break;
     const Descriptor cache = open_at(descriptor_.get(), blobs, os::kOpenFolder | O_NOFOLLOW);
-    allowed = cache && same_folder(leads_to.get(), cache.get());
+    if (cache && same_folder(folder, cache.get())) return true;
   }
-  if (!allowed || !is_bare_name(target_name) || static_cast<std::size_t>(length) == buffer.size()) {
-    fail_at(ErrorKind::io, path_ + "/" + name, "", std::nullopt, "is a link to ", quote(target),
-            "; links may only lead into the same folder or the cache's own blobs folder. Copy the file here");
-  }
-  return open_at(leads_to.get(), target_name, kOpenFlags | O_NOFOLLOW);
+  return false;
+}
+
+void allow_links(const std::string& folder) {
+  const Folder opened(folder);
+  opened.trust_links();
+}
+
+void Folder::trust_links() const {
+  struct stat status;
+  if (::fstat(descriptor_.get(), &status) != 0) fail_io(path_, "cannot be read", errno);
+  const std::lock_guard lock(trusted().mutex);
+  trusted().inodes.insert({status.st_dev, status.st_ino});
 }
 
 std::pair<std::string, std::string> folder_and_name(const std::string& path) {

@@ -70,16 +70,22 @@ class Folder {
   const std::string& path() const { return path_; }
   bool has(const std::string& name) const;
   std::vector<std::string> names() const;  // returns up to 1,000 names of the folder's entries, sorted, for error messages
-  // Opens a file of the folder. A link may lead to a file in the same folder, or in the "blobs" folder beside "snapshots" (the layout of
-  // the Hugging Face cache). Any other link is refused, so that a downloaded folder cannot make the engine open files outside of it.
+  // Opens a file of the folder. A link may lead to a file in the same folder or below it (Kubernetes' config maps have ..data/), or in the
+  // "blobs" folder beside "snapshots" (the layout of the Hugging Face cache). Any other link is refused, so that a downloaded folder cannot
+  // make the engine open files outside of it, unless allow_links() was called for this folder.
   File open(const std::string& name) const;
+  void trust_links() const;  // does what allow_links() does
 
  private:
   Descriptor open_link_target(const std::string& name) const;
+  bool may_lead_to(int folder) const;  // returns whether a link of this folder may lead to a file in `folder`, an open folder
 
   Descriptor descriptor_;
   std::string path_;
 };
+
+// Lets the links in a folder lead anywhere, for as long as the process runs: the user has said that he trusts the folder.
+void allow_links(const std::string& folder);
 
 // Returns the folder and the bare name of a path: {"a", "b"} for "a/b", and {".", "b"} for "b".
 std::pair<std::string, std::string> folder_and_name(const std::string& path);

@@ -173,6 +173,7 @@ void bind_files(py::module_& module) {
   };
   module.def("open_file", opens(&ModelFile::open), py::arg("path"));
   module.def("open_weights", opens(&ModelFile::open_weights), py::arg("path"));
+  module.def("allow_links", [](const py::str& folder) { files::allow_links(file_name(folder)); }, py::arg("folder"));
   module.def("read_file", &read_file, py::arg("path"), py::arg("most"), py::arg("given") = false);
 
   py::class_<files::NewFile>(module, "NewFile")

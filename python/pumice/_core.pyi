@@ -116,9 +116,12 @@ def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:
     """Opens a .safetensors file of a model's folder, without a config.json."""
 
+def allow_links(folder: str) -> None:
+    """Lets the links in a folder lead anywhere, for as long as the process runs. Raises OSError."""
+
 def read_file(path: str, most: int, given: bool = False) -> bytes:
-    """Returns the bytes of a regular file of at most `most` bytes. If the path is a link, it must lead to a file in the same folder or in
-    the blobs folder of the hub's cache, unless the user named this path (`given`).
+    """Returns the bytes of a regular file of at most `most` bytes. If the path is a link, it must lead to a file in the same folder or
+    below it or in the blobs folder of the hub's cache, unless the user named this path (`given`) or allow_links() was called.
 
     Raises OSError, also if a link leads elsewhere or the path is no regular file. Raises ModelFormatError if the file is larger."""
 

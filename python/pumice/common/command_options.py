@@ -33,6 +33,13 @@ def count(text: str) -> int:
     return number
 
 
+def yes_or_no(text: str) -> bool:
+    """Returns whether a value is "yes" and not "no"."""
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
+    return text == "yes"
+
+
 def layers(text: str) -> int | str | list[int]:
     """Returns a number of layers, a list of such numbers, or the value itself, which is a word such as "auto"."""
     if re.fullmatch(r"\d{1,15}(,\d{1,15})+", text):
@@ -61,6 +68,7 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "compute": (str, '"auto" or "float32"'),
     "pooling": (str, 'how a text becomes one vector: "mean", "cls", "last", ...; with it, any decoder is an embedding model, too'),
     "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
+    "follow_links": (yes_or_no, "yes: links in the model's folder may lead anywhere"),
 }
 # The options in LOADING and those of the chat template, for the commands that hold conversations.
 LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {

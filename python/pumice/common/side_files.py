@@ -31,14 +31,30 @@ def read_bytes(path: Path, most: int = MAX_BYTES, given: bool = False) -> bytes 
     return _core.read_file(str(path), most, given)
 
 
+# The folders for which follow_links() was called, without links in their paths.
+_followed: set[Path] = set()
+
+
+def follow_links(folder: Path) -> None:
+    """Lets the links in a model's folder and in its subfolders lead anywhere, for as long as the process runs: the user trusts them."""
+    _core.allow_links(str(folder))
+    _followed.add(folder.resolve())
+
+
 def subfolder(folder: Path, name: str) -> Path:
-    """Returns the path of a subfolder of a model's folder. Raises OSError if it is not a folder, or if it is a link, because then its files
-    may lie anywhere."""
+    """Returns the path of a subfolder of a model's folder. Raises OSError if it is not a folder, or if it is a link that leads out of the
+    folder, unless follow_links() was called for the folder."""
     path = folder / name
-    if path.is_symlink():
-        raise OSError(f"{shown_path(path)} is a link; a folder in a model's folder must be a real one. Copy it here")
+    followed = folder.resolve() in _followed
+    if not followed and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise OSError(
+            f"{shown_path(path)} is a link that leads out of the model's folder. Copy the folder here, or use "
+            f"load(follow_links=True) if you trust it"
+        )
     if path.exists() and not path.is_dir():
         raise OSError(f"{shown_path(path)} is not a folder; remove it, or download the folder again")
+    if followed and path.exists():
+        follow_links(path)
     return path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..common.arguments import shown, shown_path
 from ..common.side_files import field as json_field
-from ..common.side_files import read_json, read_object, subfolder
+from ..common.side_files import follow_links, read_json, read_object, subfolder
 from ..errors import ModelFormatError, UnsupportedModelError
 from . import late_interaction
 from .known_keys import unknown_keys
@@ -117,9 +117,12 @@ class Layout:
     default_route: str | None = None
 
 
-def read_layout(path: Path, prompts: Mapping[str, str] | None = None) -> Layout:
+def read_layout(path: Path, prompts: Mapping[str, str] | None = None, links: bool = False) -> Layout:
     """Returns the layout of the model at a path. prompts: name -> text. They are added to the model's own prompts, and replace own prompts
-    of the same name. Raises ModelFormatError and UnsupportedModelError."""
+    of the same name.  links: whether the links in the model's folder may lead anywhere. Raises ModelFormatError and
+    UnsupportedModelError."""
+    if links:
+        follow_links(path if path.is_dir() else path.parent)
     if path.is_dir():
         layout = _of_folder(path)
     elif path.suffix == ".safetensors":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .. import _core
 from ..chats.chat import check_response_template
-from ..common.arguments import check_text, choice, choice_or_integer, integer, listed, shown, unknown_keyword
+from ..common.arguments import check_text, choice, choice_or_integer, flag, integer, listed, shown, unknown_keyword
 from ..common.progress import Progress
 from ..encode.sentence_config import POOLINGS, SentenceConfig
 from .hub import resolve
@@ -42,6 +42,7 @@ class LoadKeywords(TypedDict, total=False):
     sketch: bool
     mtp: bool | str | os.PathLike[str]
     unread_tensors: str
+    follow_links: bool
     prompts: Mapping[str, str] | None
     progress: Progress
 
@@ -56,6 +57,7 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
     "sketch": True,
     "mtp": True,
     "unread_tensors": "error",
+    "follow_links": False,
 }
 
 
@@ -144,6 +146,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
             raise ValueError("mtp is empty; it must be True, False or the path of an assistant")
         o["mtp"] = _whole_path(o["mtp"])
     choice("unread_tensors", o["unread_tensors"], ("error", "warn"))
+    flag("follow_links", o["follow_links"])
     if o["prompts"] is not None:
         if not isinstance(o["prompts"], Mapping):
             raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")

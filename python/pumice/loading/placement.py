@@ -134,7 +134,7 @@ def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -
     Raises DeviceNotFoundError, ValueError, OSError, and the errors of opening the file. If the model does not fit, the result has a table
     nevertheless, and its `problem` is the error that load() would raise."""
     options = check_load_options("plan", load_options)
-    layout = read_layout(resolve(source), options["prompts"])
+    layout = read_layout(resolve(source), options["prompts"], options["follow_links"])
     file = open_layout(layout)
     if layout.static:
         from ..encode import static

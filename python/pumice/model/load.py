@@ -82,6 +82,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     unread_tensors: "error" or "warn". If a layer has a tensor that pumice does not use, the model computes something that pumice does not.
         This is a ModelFormatError. With "warn" it is an IncompleteModelWarning, and the model runs without the tensor, so that its results
         are not those of the original model.
+    follow_links: whether links in the model's folder may lead anywhere (Nix, Bazel, `ln -s store/* .`). False: they may lead to files in
+        the folder's own tree (Kubernetes' ..data) and in the cache of the hub, so that a downloaded folder cannot make other files be read.
     prompts: name -> text that encode(prompt_name=name) prepends to each text.
     progress: True, False, None (shows a bar over the bytes if loading takes longer than a second), or a function of (done, total).
 
@@ -125,7 +127,7 @@ def _loaded(call: str, source: str | os.PathLike[str], options: Mapping[str, Any
     KeyboardInterrupt. If it is None, only Ctrl-C ends the load."""
     checked = check_load_options(call, options)
     path = resolve(source) if stop is None else watched(lambda: resolve(source), stop.check)
-    layout = read_layout(path, checked["prompts"])
+    layout = read_layout(path, checked["prompts"], checked["follow_links"])
     if not layout.routes:
         return _load(path, layout, checked, stop)
     return _load_routes(path, layout, checked, stop)

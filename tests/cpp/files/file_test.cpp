@@ -63,7 +63,11 @@ TEST_F(Links, OutOfTheModelAreRefused) {
   }
   fs::create_symlink(root_.path("outside.safetensors"), root_.path("hub/models--a/blobs/hop"));
   link("../../blobs/hop");  // a link to a link
-  expect_error(ErrorKind::io, "is a link to itself or to another link", [&] { tensors(); });
+  expect_error(ErrorKind::io, "is a link to", [&] { tensors(); });
+  fs::create_directory(snapshot_ + "/sub");
+  fs::create_directory_symlink(root_.path("hub"), snapshot_ + "/sub/out");
+  link("sub/out/../outside.safetensors");  // through a link to a folder
+  expect_error(ErrorKind::io, "is a link to", [&] { tensors(); });
   link("../../blobs/gone");
   expect_error(ErrorKind::io, "is a link to a file that does not exist", [&] { tensors(); });
   link("model.safetensors");  // to itself
@@ -73,6 +77,33 @@ TEST_F(Links, OutOfTheModelAreRefused) {
   fs::create_directory_symlink(root_.path("hub/models--b/blobs"), root_.path("hub/models--a/blobs"));
   link("../../blobs/0123");
   expect_error(ErrorKind::io, "is a link to", [&] { tensors(); });
+}
+
+TEST_F(Links, IntoTheFoldersOwnTreeAreFollowed) {
+  fs::create_directories(snapshot_ + "/..2026_11_30");
+  fs::copy_file(blob_, snapshot_ + "/..2026_11_30/model.safetensors");
+  fs::create_directory_symlink("..2026_11_30", snapshot_ + "/..data");  // as Kubernetes mounts files
+  link("..data/model.safetensors");
+  EXPECT_EQ(tensors(), 6u);
+  fs::create_symlink(snapshot_ + "/..data/model.safetensors", snapshot_ + "/..data/again");
+  link("..data/again");  // a link to a link by its absolute path
+  EXPECT_EQ(tensors(), 6u);
+  std::string last = "..data/model.safetensors";
+  for (int i = 0; i < 9; ++i) {
+    const std::string name = "hop" + std::to_string(i);
+    fs::create_symlink(last, snapshot_ + "/" + name);
+    last = name;
+  }
+  link(last);
+  expect_error(ErrorKind::io, "one of more than 8 links in a row", [&] { tensors(); });
+}
+
+TEST_F(Links, OfATrustedFolderLeadAnywhere) {
+  link(root_.path("outside.safetensors"));
+  expect_error(ErrorKind::io, "follow_links=True", [&] { tensors(); });
+  allow_links(snapshot_);
+  EXPECT_EQ(tensors(), 6u);
+  EXPECT_THROW(allow_links(root_.path("none")), Error);
 }
 
 TEST_F(Links, ThatTheUserNamesAreFollowed) {

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import module_models
 import numpy as np
 import pytest
 import random_models
@@ -139,7 +140,8 @@ def test_side_files_that_are_no_plain_files(make: Callable[[Path], None], encode
 
 
 def refused(folder: Path) -> None:
-    with pytest.raises(OSError, match="links may only lead into the same folder or the cache's own blobs folder"):
+    rule = "links may only lead to files in the same folder or below it, or in the hub cache's own blobs folder"
+    with pytest.raises(OSError, match=rule):
         pumice.load(folder, **QUIET)
 
 
@@ -164,7 +166,7 @@ def test_links_out_of_the_folder(encoder: Path) -> None:
 
 
 def test_links_of_modules(encoder: Path, tmp_path: Path) -> None:
-    """The weights of a module keep to the same rule, and its folder may not be a link."""
+    """The weights of a module keep to the same rule, and its folder may not be a link that leads out of the model's."""
     modules = json.loads((encoder / "modules.json").read_text())
     modules.append({"idx": len(modules), "name": "d", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     (encoder / "modules.json").write_text(json.dumps(modules))
@@ -183,7 +185,7 @@ def test_links_of_modules(encoder: Path, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "weights", dense / "model.safetensors")
     shutil.move(dense, tmp_path / "dense")
     dense.symlink_to(tmp_path / "dense")
-    with pytest.raises(OSError, match=r"2_Dense is a link; a folder in a model's folder must be a real one"):
+    with pytest.raises(OSError, match=r"2_Dense is a link that leads out of the model's folder"):
         pumice.load(encoder, **QUIET)
 
 
@@ -349,3 +351,46 @@ def test_the_folder_of_a_user_that_does_not_exist() -> None:
 def test_a_path_with_half_of_a_surrogate_pair() -> None:
     with pytest.raises(ValueError, match="^source='.ud800' is not a path: it has half of a surrogate pair"):
         pumice.load("\ud800")
+
+
+def linked(real: Path, folder: Path) -> Path:
+    """Makes a folder whose entries are links to those of `real`, as `ln -s real/* folder` does. Returns it."""
+    folder.mkdir()
+    for entry in real.iterdir():
+        (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+def test_links_of_folders_that_are_trusted(tmp_path: Path) -> None:
+    """Nix, Bazel and `ln -s` make folders of links. They are read if the user says so, also the folders of modules."""
+    real = module_models.make_folder("dense", tmp_path / "store")
+    with pumice.load(real, **QUIET) as model:
+        wanted = model.encode("one two")
+    folder = linked(real, tmp_path / "links")
+    for call in (pumice.load, pumice.plan):
+        with pytest.raises(OSError, match=r"is a link .*load\(follow_links=True\)"):
+            call(folder, device="cpu")
+    assert pumice.plan(folder, device="cpu", follow_links=True).rows
+    with pumice.load(folder, follow_links=True, **QUIET) as model:
+        np.testing.assert_array_equal(model.encode("one two"), wanted)
+    for module in [entry for entry in folder.iterdir() if entry.is_dir()]:  # real folders of modules, in which files are links
+        target = module.resolve()
+        module.unlink()
+        linked(target, module)
+    with pumice.load(folder, follow_links=True, **QUIET) as model:
+        np.testing.assert_array_equal(model.encode("one two"), wanted)
+    with pytest.raises(TypeError, match="follow_links"):
+        pumice.load(folder, follow_links=1, **QUIET)
+
+
+def test_links_into_the_tree_of_a_folder_are_read(tmp_path: Path) -> None:
+    """Kubernetes mounts files as links by way of ..data, a link to a folder beside them."""
+    made = module_models.make_folder("dense", tmp_path / "made")
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    real = made.rename(folder / "..2026_11_30")
+    (folder / "..data").symlink_to(real.name, target_is_directory=True)
+    for entry in real.iterdir():
+        (folder / entry.name).symlink_to(Path("..data") / entry.name)
+    with pumice.load(folder, **QUIET) as model:
+        assert model.encode("one two").shape == (16,)

@@ -268,7 +268,7 @@ RIGHT: dict[str, Right] = {
     "compute": one_of("auto", "float32"), "threads": one_of(1, 2, None), "chat_template": one_of(None, TEMPLATE),
     "response_template": one_of(None, False),
     "pooling": one_of(None, "mean", ["mean", "cls"]), "task": NOTHING, "lora": NOTHING, "sketch": BOOL, "mtp": BOOL,
-    "unread_tensors": one_of("error", "warn"),
+    "unread_tensors": one_of("error", "warn"), "follow_links": BOOL,
     "prompts": one_of(None, {"q": "a "}),
     "quick": one_of(True),
     # grammars, limits
