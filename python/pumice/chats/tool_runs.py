@@ -206,6 +206,8 @@ class Job:
         if self.result is None:
             seconds = 0.0 if self._begun is None else time.perf_counter() - self._begun
             content = _content(value) if error is None else _told(error, self.refused is not None)
+            # No model reads halves of surrogate pairs, which Python has in names of files that are not UTF-8.
+            content = content.encode("utf-8", "backslashreplace").decode()
             self.result = ToolResult(self.call, self.round, content, seconds, value, error)
         return self.result
 
@@ -223,16 +225,15 @@ class Job:
 
 
 def _content(value: Any) -> str:
-    """Returns the text of a function's result: strings as they are, other values as JSON, and what JSON has no words for as str()."""
+    """Returns the text of a function's result: strings as they are, other values as JSON, and what JSON has no words for as str().
+    Methods of the value that raise errors count as missing."""
     if isinstance(value, str):
         return str.__str__(value)
-    if callable(dump := getattr(value, "model_dump_json", None)) and not isinstance(value, type):  # a pydantic model
-        with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):
+        if callable(dump := getattr(value, "model_dump_json", None)) and not isinstance(value, type):  # a pydantic model
             return str(dump())
-    try:
+    with contextlib.suppress(Exception):
         return json_text(dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value)
-    except (TypeError, ValueError, RecursionError):
-        pass
     try:
         return str(value)
     except Exception as error:

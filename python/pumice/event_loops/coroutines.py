@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ class Coroutines:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = Lock()
+        self._ended = threading.Event()
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """Waits for the end of an awaitable, and returns its result. On the main thread, Ctrl-C ends the wait within 20 ms."""
@@ -29,8 +31,9 @@ class Coroutines:
 
         with self._lock():
             if self._loop is None:
-                self._loop = loop = asyncio.new_event_loop()
-                start_thread(lambda: _serve(loop))
+                self._loop, self._ended = asyncio.new_event_loop(), threading.Event()
+                loop, ended = self._loop, self._ended
+                start_thread(lambda: _serve(loop, ended))
             future = asyncio.run_coroutine_threadsafe(awaited(), self._loop)
         return interruptible(future.result)
 
@@ -38,13 +41,18 @@ class Coroutines:
         """Cancels what runs, and ends the thread as soon as it has ended. Does not wait for it."""
         with self._lock():
             if self._loop is not None:
+                self._ended.set()
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    with contextlib.suppress(Exception):  # an error of a task belongs to its caller
-        loop.run_forever()
+def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
+    """Runs an event loop until `ended` is set and the loop is stopped."""
+    with contextlib.suppress(Exception, SystemExit, KeyboardInterrupt):  # an error of a task belongs to its caller
+        while not ended.is_set():
+            # A task that raises one of these stops the loop. It goes on, because the callers of this task and of all others wait for it.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_forever()
         tasks: set[asyncio.Task[Any]] = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

@@ -132,8 +132,8 @@ class _Driver:
                 )
                 if not done:
                     break
-                for task in done:
-                    yield _ended(tasks[task], task)
+                for result in [_ended(tasks[task], task) for task in done]:  # all of them, before the stream may be closed
+                    yield result
         finally:
             for task in waiting:
                 task.cancel()

@@ -219,6 +219,37 @@ def test_long_and_broken_errors() -> None:
     assert len(found.calls[0].content) == MOST_ERROR + 3 and found.calls[1].content == "error: Broken"
 
 
+class _Odd:
+    """A value whose methods raise errors."""
+
+    @property
+    def model_dump_json(self) -> Any:
+        raise RuntimeError
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError
+
+    def __str__(self) -> str:
+        return "odd"
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_odd_results_end_no_run(way: str) -> None:
+    values = {"odd": _Odd(), "pair": Pair(_Odd()), "half": "caf\udce9", "halves": ["\udce9"]}  # type: ignore[arg-type]
+
+    def gives(kind: str) -> Any:
+        """Gives a value."""
+        if kind == "raised":
+            raise ValueError("\udce9")
+        return values[kind]
+
+    found = run(way, Script([call("gives", kind=kind) for kind in (*values, "raised")], "."), [gives])
+    assert [each.content for each in found.calls] == ["odd", "Pair(a=odd)", "caf\\udce9", '["\\udce9"]', "error: ValueError: \\udce9"]
+    assert [type(each.error) for each in found.calls] == [type(None)] * 4 + [ValueError]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_max_rounds(way: str) -> None:
     found = run(way, Script(*[[call("add", a=1)]] * 9), [add], max_rounds=3)
@@ -321,6 +352,36 @@ def test_errors_carry_what_was_done(way: str) -> None:
         with pytest.raises(SystemExit) as left:
             run(way, Script([call("leaves"), call("add", a=1)]), [leaves, add])
         assert [message["role"] for message in left.value.partial.messages] == ["user", "assistant", "tool", "tool"]
+
+
+@pytest.mark.parametrize("way", ["plain", "in turn", "stream"])
+def test_coroutines_that_exit_leave_no_one_waiting(way: str) -> None:
+    async def leaves(kind: str) -> None:
+        """Exits."""
+        if kind == "in a task":
+            await asyncio.ensure_future(leaves(""))
+        raise SystemExit(3)
+
+    for kind in ("", "in a task"):
+        with pytest.raises(SystemExit) as left:
+            run(way, Script([call("later", text="a"), call("leaves", kind=kind)]), [leaves, later], max_seconds=PATIENCE)
+        assert left.value.partial.finish == "cancelled"
+
+
+def test_results_of_a_closed_stream_are_kept() -> None:
+    async def main() -> None:
+        stream = await pumice.arun_tools(Script([call("now"), call("now")]), "Hi", tools=[now], stream=True)
+        async for step in stream:
+            if isinstance(step, pumice.ToolResult):
+                break
+        await stream.aclose()
+        assert [each.result for each in stream.result.calls] == [1, 1]
+
+    async def now() -> int:
+        """Is ready at once."""
+        return 1
+
+    asyncio.run(main())
 
 
 def test_a_cancelled_task_ends_its_calls(caller: pumice.Model) -> None:
