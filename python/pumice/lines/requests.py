@@ -112,9 +112,11 @@ class LineForm:
 
 def _dumped(body: dict[str, Any]) -> bytes:
     try:
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:  # an escape in the line is half of a surrogate pair
-        return json.dumps(body, separators=(",", ":")).encode()
+        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        raise BadLine("invalid_json_line", "the line has a number that is larger than a double holds") from None
 
 
 def seed_of(custom_id: str | int, seed: int) -> int:

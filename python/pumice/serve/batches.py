@@ -13,7 +13,7 @@ from ..lines.answers import AnswerFile, Answers
 from ..lines.line_reader import LineReader
 from ..lines.requests import LineForm
 from ..lines.run import Run, scan
-from .calls import Call
+from .calls import Call, dumped
 from .failures import Refused, new_id
 from .fields import OBJECT, TEXT, Field, Fields
 from .files import FileStore, Record, found, own, owner_of, page_of, shown_record, store_of
@@ -25,6 +25,7 @@ logger = logging.getLogger("pumice.serve")
 
 # Fields of lines that do not give them: the lowest priority, and no place among the responses that are kept for the server's clients.
 DEFAULTS = {"priority": -1000, "store": False}
+MOST_METADATA = 16 << 10  # maximum number of bytes of a batch's metadata as JSON, which stay in memory
 MOST_AT_WORK = 1000  # maximum number of batches that are not over
 
 
@@ -204,6 +205,8 @@ async def create(call: Call) -> None:
         raise Refused(400, f"endpoint must be one of {', '.join(batches.paths)}", param="endpoint")
     if sum(not each["_over"] for each in store.batches) >= MOST_AT_WORK:
         raise Refused(429, f"{MOST_AT_WORK} batches wait already, the most that this server takes", code="overloaded", retry_after=60)
+    if len(dumped(read["metadata"])) > MOST_METADATA:
+        raise Refused(400, f"metadata has more than {MOST_METADATA} bytes as JSON", param="metadata")
     if await call.server.aside(store.size) > call.server.settings.max_files:
         raise Refused(413, "the files of this server have as many bytes as it keeps: delete some", code="storage_full")
     times = ("in_progress", "expires", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")

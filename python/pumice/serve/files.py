@@ -210,7 +210,8 @@ class _Form:
         self._header, self._value, self._headers = b"", b"", dict[bytes, bytes]()
         self._file: BinaryIO | None = None
         self._name, self._held = "", 0
-        calls = ("part_begin", "part_data", "part_end", "header_field", "header_value", "header_end", "headers_finished")
+        self.whole = False  # whether the boundary behind the last part has come
+        calls = ("part_begin", "part_data", "part_end", "header_field", "header_value", "header_end", "headers_finished", "end")
         callbacks: Any = {f"on_{each}": getattr(self, f"_{each}") for each in calls}
         self._parser = MultipartParser(options[b"boundary"], callbacks)
 
@@ -249,8 +250,12 @@ class _Form:
                 raise Refused(400, "the body has two parts 'file'", param="file")
             self.filename = options.get(b"filename", b"").decode("utf-8", "replace")[:255] or "upload"
             self._file = open(self._path, "wb")  # noqa: SIM115  # close() closes it
-        elif self._name in self.fields or not self._name:
-            raise Refused(400, f"the body has two parts {shown(self._name, 80)}" if self._name else "a part of the body has no name")
+        elif not self._name:
+            raise Refused(400, "a part of the body has no name")
+        elif self._name != "purpose":  # at once, so that a body of many parts takes no memory
+            raise Refused(400, f"unknown field {shown(self._name, 80)}: an upload has file and purpose", param=self._name[:200])
+        elif self._name in self.fields:
+            raise Refused(400, f"the body has two parts {shown(self._name, 80)}", param=self._name)
         else:
             self.fields[self._name] = b""
 
@@ -266,6 +271,9 @@ class _Form:
 
     def _part_end(self) -> None:
         self._name = ""
+
+    def _end(self) -> None:
+        self.whole = True
 
 
 async def receive_upload(call: Call) -> None:
@@ -292,13 +300,13 @@ async def receive_upload(call: Call) -> None:
 
 
 def _stored(store: FileStore, form: _Form, path: Path, most: int, owner: str) -> Record:
+    if not form.whole:
+        raise Refused(400, "the body ends before the boundary that ends the last part: send it again, whole")
     if form.filename is None:
         raise Refused(400, "the part 'file' is missing", param="file")
-    purpose = form.fields.pop("purpose", b"").decode("utf-8", "replace")
+    purpose = form.fields.get("purpose", b"").decode("utf-8", "replace")
     if purpose != "batch":
         raise Refused(400, f"purpose must be 'batch', not {shown(purpose, 80)}: this server has files for batches alone", param="purpose")
-    for name in form.fields:
-        raise Refused(400, f"unknown field {shown(name, 80)}: an upload has file and purpose", param=name[:200])
     if (size := path.stat().st_size) > most:
         raise Refused(413, f"the file has {size} bytes, and a file may have {most}", param="file")
     name = new_id("file-")

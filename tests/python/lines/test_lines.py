@@ -166,6 +166,7 @@ BAD: list[tuple[Any, str, str]] = [
     (b"{bad", "invalid_json_line", "not JSON"),
     (b'{"prompt": "\xff"}', "invalid_json_line", "byte 0xff at place 12"),
     (b'{"prompt": "x", "temperature": NaN}', "invalid_json_line", "NaN"),
+    (b'{"prompt": "x", "temperature": 1e999}', "invalid_json_line", "larger than a double holds"),
     (b"[" * 100_000, "invalid_json_line", "nested too deep"),
     (b'{"prompt": ' + b"9" * 5000 + b"}", "invalid_json_line", "not JSON"),
     (b"[]", "invalid_json_line", "must be a JSON object, not []"),

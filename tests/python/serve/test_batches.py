@@ -125,7 +125,12 @@ def test_bad_uploads(serve: Any, tmp_path: Path) -> None:
         (body, {"content-type": "application/json"}, 400, "multipart/form-data"),
         (body, {"content-type": "multipart/form-data"}, 400, "multipart/form-data"),
         (b"hello", headers, 400, "is not multipart/form-data"),
-        (b"", headers, 400, "'file' is missing"),
+        (b"", headers, 400, "ends before the boundary"),
+        (body[:-9], headers, 400, "ends before the boundary"),
+        (body[:-5], headers, 400, "ends before the boundary"),
+        (form(b"{}", {"purpose": "batch"})[0][:9], headers, 400, "ends before the boundary"),
+        (form(None, {"purpose": "batch"})[0].removesuffix(b"--x-1--\r\n") * 2, headers, 400, "two parts 'purpose'"),
+        (b"--x-1\r\nContent-Disposition: form-data; name=other\r\n\r\n", headers, 400, "unknown field 'other'"),
         (twice, headers, 400, "two parts 'file'"),
         (form(None, {"purpose": "batch"})[0], headers, 400, "'file' is missing"),
         (form(b"{}", {})[0], headers, 400, "purpose must be 'batch', not ''"),
@@ -180,7 +185,7 @@ def test_a_batch(serve: Any) -> None:
         output, errors = await answers(client, batch["output_file_id"]), await answers(client, batch["error_file_id"])
         assert set(output) == {"a", "d"}
         expected = (await client.post(EMBED, {"model": "m", "input": "x"})).json
-        assert output["a"]["response"]["body"] == expected
+        assert output["a"]["response"]["body"]["data"] == expected["data"]
         assert errors["b"]["response"]["status_code"] == 400
         assert errors["c"]["error"]["code"] == "mismatched_url"
         assert errors[None]["error"]["code"] == "invalid_json_line"
@@ -215,6 +220,7 @@ def test_bad_batches(serve: Any) -> None:
             ({"completion_window": "1h"}, "'24h'"),
             ({"window": "1h"}, "unknown field 'window'"),
             ({"metadata": {str(i): "" for i in range(17)}}, "at most 16"),
+            ({"metadata": {"a": ["x" * 20_000]}}, "more than 16384 bytes"),
             ({"output_expires_after": {"seconds": 3600}}, "is not supported"),
         ]:
             answer = await client.post("/v1/batches", {**good, **change})
