@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,6 +92,9 @@ def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refus
         return Refused(429, str(error), code="overloaded", retry_after=retry_after)
     if isinstance(error, GrammarBusyError):
         return Refused(503, str(error), code="grammar_busy", retry_after=GRAMMAR_SECONDS)
+    if isinstance(error, sqlite3.Error):  # the database is locked by another program, or the disk is full
+        message = f"the responses that this server keeps cannot be used now ({error}): try again, or send the whole conversation as input"
+        return Refused(503, message, code="responses_unavailable", retry_after=retry_after)
     if isinstance(error, MemoryError):
         return Refused(503, str(error) or "out of memory", code="out_of_memory", retry_after=retry_after)
     if isinstance(error, ContextLengthError) and not begun:

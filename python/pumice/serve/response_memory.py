@@ -63,8 +63,9 @@ class ResponseMemory:
             for line in ("secure_delete = ON", "journal_mode = WAL", "synchronous = NORMAL"):
                 self._database.execute(f"PRAGMA {line}")
             self._database.executescript(_TABLES)
-        except sqlite3.Error as error:
-            raise OSError(f"the responses in {shown_path(folder or '')} cannot be kept: {error}") from None
+        except (sqlite3.Error, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise OSError(f"the responses in {shown_path(folder or '')} cannot be kept: {why}") from None
 
     def close(self) -> None:
         """Closes the database."""

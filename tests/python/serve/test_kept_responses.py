@@ -16,7 +16,7 @@ from asgi import Answer, Client
 from scripted_model import ScriptedModel, served
 from tool_templates import TEMPLATES
 
-from pumice.serve import Settings, kept_responses
+from pumice.serve import Settings, kept_responses, response_memory
 from pumice.serve.response_memory import FILE, Kept, ResponseMemory, name_of
 
 PATH = "/v1/responses"
@@ -407,12 +407,30 @@ def test_a_folder_is_shared_and_private(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_database_that_another_program_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def work(client: Client, model: ScriptedModel) -> None:
+        first = await responded(client, {"input": "a"})
+        other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        answer = await client.post(PATH, {"input": "b", "previous_response_id": first["id"]})
+        assert (answer.status, answer.error["code"], "retry-after" in answer.headers) == (503, "responses_unavailable", True)
+        assert "is locked" in answer.error["message"]
+        assert (await client.request("DELETE", f"{PATH}/{first['id']}")).status == 503
+        assert (await responded(client, {"input": "b"}))["store"] is False
+        other.execute("ROLLBACK")
+        other.close()
+        await responded(client, {"input": "b", "previous_response_id": first["id"]})
+
+    monkeypatch.setattr(response_memory, "BUSY_SECONDS", 0.01)
+    with_memory(monkeypatch, work, responses=str(tmp_path))
+
+
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / FILE).write_bytes(b"no database" * 100)
     for name in ("file", "damaged"):
-        with pytest.raises(OSError, match=name):
+        with pytest.raises(OSError, match=f"the responses in .*{name} cannot be kept"):
             ResponseMemory(str(tmp_path / name), 10, 1000)
     for wrong in ("", "a\0b", 5):
         with pytest.raises(ValueError, match="responses must be the path of a folder"):
