@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import parse_qs
@@ -23,9 +23,11 @@ from .failures import Refused, new_id
 
 if TYPE_CHECKING:
     from .server import Server
+    from .settings import Settings
 
 MOST_RECORDS = 10_000  # maximum number of files, and of batches
 BLOCK = 1 << 20
+MEASURED = 16 << 20  # after so many bytes of an upload, the room for it is measured again, because others arrive beside it
 MOST_FIELD = 64 << 10  # maximum number of bytes of the fields of an upload, beside the file
 # JSON Schema of the body of an upload.
 UPLOAD = {
@@ -34,6 +36,13 @@ UPLOAD = {
     "required": ["file", "purpose"],
 }
 _NAME = re.compile(r"(file-|batch_)[0-9a-f]{24}")
+
+# Key of a record -> type of its value, for the keys that the server reads.
+FILE_KEYS: dict[str, type] = {"id": str, "created_at": int, "_owner": str, "bytes": int, "purpose": str}
+BATCH_KEYS: dict[str, type] = {
+    **dict.fromkeys(("id", "_owner", "status", "endpoint", "input_file_id", "_output", "_errors"), str),
+    **{"created_at": int, "request_counts": dict, "_over": bool},
+}
 
 Record = dict[str, Any]
 
@@ -44,7 +53,8 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)
 class Records:
     """Files of one kind in a folder, each with a record of what is known of it, which is kept as JSON."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keys: Mapping[str, type]) -> None:
+        """keys: key -> type of its value, for those that a record cannot lack. Raises ValueError if a file is no such record."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._all: dict[str, Record] = {}
@@ -52,10 +62,12 @@ class Records:
             if _NAME.fullmatch(path.stem):
                 try:
                     record = json.loads(path.read_bytes())
-                    if record["id"] != path.stem or not isinstance(record["created_at"], int) or not isinstance(record["_owner"], str):
-                        raise ValueError("its id, time or owner is wrong")
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(f"{shown_path(path)} is no record of this server: {error}") from None
+                    wrong = [key for key, kind in keys.items() if not isinstance(record[key], kind)]
+                    if wrong or record["id"] != path.stem:
+                        raise ValueError(f"the value of {wrong[0] if wrong else 'id'} is wrong")
+                except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                    what = f"{error} is missing" if isinstance(error, KeyError) else error
+                    raise ValueError(f"{shown_path(path)} is no record of this server: {what}. Remove it, or name another folder") from None
                 self._all[path.stem] = record
 
     def __iter__(self) -> Iterator[Record]:
@@ -105,11 +117,17 @@ class FileStore:
             raise OSError(f"another server keeps its files in {shown_path(folder)}") from None
         except OSError:  # a file system without locks
             pass
-        self.files, self.batches = Records(path / "files"), Records(path / "batches")
-        self._uploads = path / "uploads"
-        self._uploads.mkdir(exist_ok=True)
-        for left in self._uploads.iterdir():  # of a server that was killed
-            left.unlink()
+        try:
+            self.files, self.batches = Records(path / "files", FILE_KEYS), Records(path / "batches", BATCH_KEYS)
+            self._uploads = path / "uploads"
+            self._uploads.mkdir(exist_ok=True)
+            for left in self._uploads.iterdir():  # of a server that was killed
+                left.unlink()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise OSError(f"cannot keep files in {shown_path(folder)}: {error}") from None
+            raise
 
     def upload(self) -> Path:
         """Returns the path of a new file whose content is arriving."""
@@ -282,24 +300,29 @@ async def receive_upload(call: Call) -> None:
     most = settings.max_file + 2 * MOST_FIELD  # the body is larger than the file
     call.check_length(most)
     store.files.check_room()
-    left = settings.max_files - await call.server.aside(store.size)
     path = store.upload()
     form = _Form(call.headers.get("content-type", ""), path)
     try:
-        size = 0
+        room, size = 0, MEASURED  # size: number of bytes that have come since the room was measured
         async for part in call.parts(most, settings.body_seconds):
+            if size >= MEASURED:
+                room, size = settings.max_files - await call.server.aside(store.size), 0
             size += len(part)
-            if size > left:
-                raise Refused(413, f"the files of this server have {settings.max_files} bytes, the most that it keeps", code="storage_full")
+            if size > room:
+                raise _full(settings)
             await call.server.aside(form.write, part)
         form.close()
-        call.upload = await call.server.aside(_stored, store, form, path, settings.max_file, owner_of(call))
+        call.upload = await call.server.aside(_stored, store, form, path, settings, owner_of(call))
     finally:
         form.close()
         path.unlink(missing_ok=True)
 
 
-def _stored(store: FileStore, form: _Form, path: Path, most: int, owner: str) -> Record:
+def _full(settings: Settings) -> Refused:
+    return Refused(413, f"the files of this server have {settings.max_files} bytes, the most that it keeps", code="storage_full")
+
+
+def _stored(store: FileStore, form: _Form, path: Path, settings: Settings, owner: str) -> Record:
     if not form.whole:
         raise Refused(400, "the body ends before the boundary that ends the last part: send it again, whole")
     if form.filename is None:
@@ -307,8 +330,10 @@ def _stored(store: FileStore, form: _Form, path: Path, most: int, owner: str) ->
     purpose = form.fields.get("purpose", b"").decode("utf-8", "replace")
     if purpose != "batch":
         raise Refused(400, f"purpose must be 'batch', not {shown(purpose, 80)}: this server has files for batches alone", param="purpose")
-    if (size := path.stat().st_size) > most:
-        raise Refused(413, f"the file has {size} bytes, and a file may have {most}", param="file")
+    if (size := path.stat().st_size) > settings.max_file:
+        raise Refused(413, f"the file has {size} bytes, and a file may have {settings.max_file}", param="file")
+    if store.size() > settings.max_files:
+        raise _full(settings)
     name = new_id("file-")
     os.replace(path, store.files.content(name))
     try:

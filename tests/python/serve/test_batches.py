@@ -410,12 +410,27 @@ def test_two_servers_cannot_use_one_folder(serve: Any, minilm: pumice.Model, tmp
         app({"m": minilm}, files=str(tmp_path / "file"))
 
 
-def test_a_broken_record_is_named(serve: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "files" / "batches"
-    folder.mkdir(parents=True)
-    (folder / f"batch_{'0' * 24}.json").write_text("{")
-    with pytest.raises(ValueError, match="batch_0+.json is no record of this server"):
-        serve(None)
+@pytest.mark.parametrize("record", ["{", "[]", "[" * 100_000, '{"id": "batch_%s", "_owner": "", "created_at": 1}' % ("0" * 24), None])
+def test_a_broken_record_is_named(serve: Any, tmp_path: Path, record: str | None) -> None:
+    path = tmp_path / "files" / "batches" / f"batch_{'0' * 24}.json"
+    path.parent.mkdir(parents=True)
+    path.mkdir() if record is None else path.write_text(record)
+    for _ in range(2):  # the folder is not locked by the server that could not begin
+        with pytest.raises(ValueError, match="batch_0+.json is no record of this server"):
+            serve(None)
+
+
+def test_uploads_at_the_same_time_fit_together(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "MEASURED", 1)
+
+    async def work(client: Client) -> None:
+        statuses = [each.status for each in await asyncio.gather(*(uploaded(client, b"x" * 600) for _ in range(8)))]
+        assert set(statuses) <= {200, 413} and 413 in statuses
+        sizes = [each["bytes"] for each in (await client.get("/v1/files")).json["data"]]
+        assert sizes == [600] * statuses.count(200) and sum(sizes) <= 2000
+        assert (await uploaded(client, b"")).status == 200
+
+    serve(work, max_files=2000)
 
 
 def test_as_many_files_as_the_server_keeps(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
