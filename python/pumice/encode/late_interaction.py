@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import shown, shown_path, warn
+from ..common.arguments import check_text, shown, shown_path, warn
 from ..common.side_files import field as json_field
 from ..errors import FallbackWarning, ModelFormatError
 
@@ -161,7 +161,10 @@ def _words(values: dict[str, Any], key: str, file: Path, default: tuple[str, ...
     words = [said] if isinstance(said, str) else said
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ModelFormatError(f"{shown_path(file)}: {key} is no list of strings", file=str(file), field=key)
-    return tuple(words)
+    try:
+        return tuple(check_text(word, f"{key}[{i}]") for i, word in enumerate(words))
+    except ValueError as error:
+        raise ModelFormatError(f"{shown_path(file)}: {error}", file=str(file), field=key) from None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ modules that follow the transformer's layers, maximum lengths, and prompts."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -191,7 +192,7 @@ def _kind(type_: str) -> str:
 def _folder(parent: Path, name: object, where: Path) -> Path:
     if name == ".":  # the folder itself; model2vec writes ".", and the caller replaces sentence-transformers' "" by "."
         return parent
-    bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
+    bare = isinstance(name, str) and len(name) <= 80 and not re.search(r"[/\\\0\ud800-\udfff]", name) and name != ".."
     if not isinstance(name, str) or not bare:
         raise ModelFormatError(
             f"{shown_path(where)}: {repr(name)[:80]} is not the name of a folder beside it", file=str(where), field="path"
