@@ -70,7 +70,12 @@ class Batches:
 
     async def add(self, record: Record) -> None:
         """Adds a batch."""
-        await self._save(record)
+        self._store.batches.hold(record)  # at once, because a file that a batch uses cannot be deleted
+        try:
+            await self._save(record)
+        except OSError:
+            self._store.batches.remove(record["id"])
+            raise
         self._news.set()
 
     async def cancel(self, record: Record) -> None:
@@ -132,7 +137,10 @@ class Batches:
             for file in (output, errors):
                 opened.callback(file.close)
             answers = Answers(output, errors, record["id"])
-            source = opened.enter_context(open(files.content(record["input_file_id"]), "rb", buffering=0))
+            try:
+                source = opened.enter_context(open(files.content(record["input_file_id"]), "rb", buffering=0))
+            except OSError as error:  # without the path, which is no client's business
+                raise type(error)(f"the file {record['input_file_id']} cannot be read: {error.strerror}") from None
 
             def reader() -> LineReader:
                 os.lseek(source.fileno(), 0, os.SEEK_SET)
@@ -195,12 +203,6 @@ async def create(call: Call) -> None:
     store.batches.check_room()
     batches = call.server.batches
     assert batches is not None
-    file = store.files.get(read["input_file_id"])
-    if file is not None and file["_owner"] != owner_of(call):
-        file = None
-    if file is None or file["purpose"] != "batch":
-        what = "there is no file" if file is None else "the answers to a batch are no input:"
-        raise Refused(400, f"{what} {read['input_file_id'][:80]!r}", param="input_file_id", code="not_found")
     if read["endpoint"] not in batches.paths:
         raise Refused(400, f"endpoint must be one of {', '.join(batches.paths)}", param="endpoint")
     if sum(not each["_over"] for each in store.batches) >= MOST_AT_WORK:
@@ -209,6 +211,13 @@ async def create(call: Call) -> None:
         raise Refused(400, f"metadata has more than {MOST_METADATA} bytes as JSON", param="metadata")
     if await call.server.aside(store.size) > call.server.settings.max_files:
         raise Refused(413, "the files of this server have as many bytes as it keeps: delete some", code="storage_full")
+    # From here to add() nothing waits, so that the file is not deleted meanwhile.
+    file = store.files.get(read["input_file_id"])
+    if file is not None and file["_owner"] != owner_of(call):
+        file = None
+    if file is None or file["purpose"] != "batch":
+        what = "there is no file" if file is None else "the answers to a batch are no input:"
+        raise Refused(400, f"{what} {read['input_file_id'][:80]!r}", param="input_file_id", code="not_found")
     times = ("in_progress", "expires", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
     record: Record = {
         "id": new_id("batch_"),

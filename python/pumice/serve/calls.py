@@ -492,4 +492,6 @@ class Endpoint:
             if not work.done():
                 work.cancel()
                 await asyncio.wait((work,))
+            if not work.cancelled():
+                work.exception()  # if this task is cancelled, no one else asks for it, and asyncio would log it as never retrieved
         call._finish(work)

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -56,7 +57,7 @@ class Records:
     def __init__(self, folder: Path, keys: Mapping[str, type]) -> None:
         """keys: key -> type of its value, for those that a record cannot lack. Raises ValueError if a file is no such record."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self._folder, self._saving = folder, threading.Lock()
         self._all: dict[str, Record] = {}
         for path in folder.glob("*.json"):
             if _NAME.fullmatch(path.stem):
@@ -79,9 +80,14 @@ class Records:
 
     def save(self, record: Record) -> None:
         """Writes a record, which replaces an older one. Raises OSError."""
-        file, data = _core.NewFile(str(self._folder / f"{record['id']}.json")), json.dumps(record).encode()
-        file.write(0, data)
-        file.finish()
+        with self._saving:  # or the file would have what another thread has read from the record before
+            file, data = _core.NewFile(str(self._folder / f"{record['id']}.json")), json.dumps(record).encode()
+            file.write(0, data)
+            file.finish()
+        self._all[record["id"]] = record
+
+    def hold(self, record: Record) -> None:
+        """Adds a record that is about to be saved."""
         self._all[record["id"]] = record
 
     def check_room(self) -> None:
