@@ -16,7 +16,7 @@ from ..lines.run import Run, scan
 from .calls import Call, dumped
 from .failures import Refused, new_id
 from .fields import OBJECT, TEXT, Field, Fields
-from .files import FileStore, Record, found, own, owner_of, page_of, shown_record, store_of
+from .files import FileStore, Record, found, key_of, own, owner_of, page_of, shown_record, store_of
 from .in_process import InProcess
 from .server import Server
 from .settings import Settings
@@ -130,6 +130,7 @@ class Batches:
     async def _answered(self, record: Record) -> None:
         """Answers the lines that have no answer."""
         aside, settings, files = self._server.aside, self._server.settings, self._store.files
+        self._ask.key = key_of(record, self._server)
         if record["status"] == "validating":
             await self._change(record, "in_progress")
         with contextlib.ExitStack() as opened:

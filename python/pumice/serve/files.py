@@ -168,7 +168,18 @@ def shown_record(record: Record) -> Record:
 
 def owner_of(call: Call) -> str:
     """Returns what a record says of the client whose it is: a hash of the API key (of b"" if the server has no keys)."""
-    return hmac.digest(call.owner, b"files", "sha256").hex()
+    return _hash_of(call.owner)
+
+
+def _hash_of(key: bytes) -> str:
+    return hmac.digest(key, b"files", "sha256").hex()
+
+
+def key_of(record: Record, server: Server) -> bytes:
+    """Returns the API key of the client whose a record is. If the server no longer has this key, returns a text that is no key, and that no
+    other client's records have."""
+    keys = (b"", *(key.encode() for key in server.settings.api_keys))
+    return next((key for key in keys if _hash_of(key) == record["_owner"]), record["_owner"].encode())
 
 
 def own(records: Records, call: Call) -> list[Record]:

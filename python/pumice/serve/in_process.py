@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import DeviceLostError
 from ..lines.answers import Reply
 from ..lines.requests import Request
-from .calls import PATIENT, REQUEST_ID, Endpoint
+from .calls import KEY, PATIENT, REQUEST_ID, Endpoint
 from .failures import new_id
 from .server import Server
 
@@ -20,6 +20,7 @@ class InProcess:
     def __init__(self, server: Server) -> None:
         paths = [path for path in server.paths if path.method == "POST" and path.fields is not None and path.in_lines]
         self._server, self._endpoints = server, {path.path: Endpoint(server, path) for path in paths}
+        self.key = b""  # the API key of the client whose lines come now; b"" if there is none
         # Path that a line may name -> the fields of its body.
         self.fields = {path.path: frozenset(path.fields(server.settings).names) for path in paths if path.fields is not None}
 
@@ -42,7 +43,7 @@ class InProcess:
             else:
                 parts.append(message["body"])
 
-        scope = {"path": request.path, "query_string": b"", "headers": [], REQUEST_ID: request_id, PATIENT: True}
+        scope = {"path": request.path, "query_string": b"", "headers": [], REQUEST_ID: request_id, KEY: self.key, PATIENT: True}
         await self._endpoints[request.path](scope, receive, send)
         if self._server.lost is not None:
             raise DeviceLostError(self._server.lost)

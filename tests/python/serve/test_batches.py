@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from asgi import Answer, Client, running
 from patience import PATIENCE, wait_until
-from servers import reply_of, request_bytes, serving
+from servers import form, jsonl, reply_of, request_bytes, serving
 
 import pumice
 from pumice.serve import app
@@ -26,22 +26,6 @@ CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 
 def line(custom_id: Any, url: str = EMBED, **body: Any) -> dict[str, Any]:
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": "m", **body}}
-
-
-def jsonl(*lines: Any) -> bytes:
-    return b"".join((each if isinstance(each, bytes) else json.dumps(each).encode()) + b"\n" for each in lines)
-
-
-def form(content: bytes | None, fields: Mapping[str, str] | None = None, boundary: str = "x-1") -> tuple[bytes, dict[str, str]]:
-    """Returns a body of multipart/form-data and its header."""
-    parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
-        for name, value in (fields or {}).items()
-    ]
-    if content is not None:
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\nContent-Type: application/octet-stream'
-        parts.append(head.encode() + b"\r\n\r\n" + content + b"\r\n")
-    return b"".join(parts) + f"--{boundary}--\r\n".encode(), {"content-type": f"multipart/form-data; boundary={boundary}"}
 
 
 async def uploaded(client: Client, content: bytes | None, fields: Mapping[str, str] | None = None) -> Answer:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from asgi import Answer, Client
 from scripted_model import ScriptedModel, served
+from servers import form, jsonl
 from tool_templates import TEMPLATES
 
 from pumice.serve import Settings, kept_responses, response_memory
@@ -405,6 +406,32 @@ def test_a_folder_is_shared_and_private(tmp_path: Path) -> None:
     again = ResponseMemory(str(folder), 1000, 1 << 20)  # after a restart
     assert again.chain(name_of(b"", "3.23")) is not None
     again.close()
+
+
+def test_responses_of_batches_are_those_of_their_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def work(client: Client, model: ScriptedModel) -> None:
+        keys = [{"authorization": f"Bearer {key}"} for key in ("one", "two")]
+
+        async def answer(key: int, **body: Any) -> tuple[int, Any]:
+            """Returns status and body of the answer to a batch of one line."""
+            content, kind = form(jsonl({"custom_id": "a", "url": PATH, "body": body}), {"purpose": "batch"})
+            file = (await client.post("/v1/files", content, headers={**keys[key], **kind})).json["id"]
+            asks = {"input_file_id": file, "endpoint": PATH, "completion_window": "24h"}
+            batch = (await client.post("/v1/batches", asks, headers=keys[key])).json
+            while batch["status"] != "completed":
+                await asyncio.sleep(0.005)
+                batch = (await client.get(f"/v1/batches/{batch['id']}", headers=keys[key])).json
+            name = batch["output_file_id"] or batch["error_file_id"]
+            found = (await client.get(f"/v1/files/{name}/content", headers=keys[key])).json["response"]
+            return found["status_code"], found["body"]
+
+        status, first = await answer(0, input="secret", store=True)
+        assert (status, first["store"]) == (200, True)
+        assert [(await client.get(f"{PATH}/{first['id']}", headers=key)).status for key in keys] == [200, 404]
+        for more in ({"previous_response_id": first["id"]}, {"input": [{"type": "item_reference", "id": f"msg_{first['id'][5:]}i0000"}]}):
+            assert [(await answer(key, **more))[0] for key in (0, 1)] == [200, 404]
+
+    with_memory(monkeypatch, work, files=str(tmp_path), api_keys=("one", "two"))
 
 
 def test_a_database_that_another_program_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

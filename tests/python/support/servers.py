@@ -68,6 +68,23 @@ def request_bytes(method: str, path: str, body: bytes = b"", headers: Mapping[st
     return f"{method} {path} HTTP/1.1\r\n".encode() + b"".join(f"{k}: {v}\r\n".encode() for k, v in told.items()) + b"\r\n" + body
 
 
+def jsonl(*lines: Any) -> bytes:
+    """Returns lines of JSON values. Bytes are lines as they are."""
+    return b"".join((each if isinstance(each, bytes) else json.dumps(each).encode()) + b"\n" for each in lines)
+
+
+def form(content: bytes | None, fields: Mapping[str, str] | None = None, boundary: str = "x-1") -> tuple[bytes, dict[str, str]]:
+    """Returns a body of multipart/form-data and its header."""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+        for name, value in (fields or {}).items()
+    ]
+    if content is not None:
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\nContent-Type: application/octet-stream'
+        parts.append(head.encode() + b"\r\n\r\n" + content + b"\r\n")
+    return b"".join(parts) + f"--{boundary}--\r\n".encode(), {"content-type": f"multipart/form-data; boundary={boundary}"}
+
+
 @dataclass
 class At:
     """A client of the server at a port of this machine."""
