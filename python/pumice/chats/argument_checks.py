@@ -4,12 +4,17 @@ can describe the model's calls."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..common.arguments import shown
 from ..generate.schemas import referred
 
 _MOST_BRANCHES = 8  # maximum number of branches and references inside each other that are compared with one value
+
+# Maximum number of comparisons of a value with a schema. With two branches that lead back to the same schema, their number doubles with
+# each level of the arguments, whose depth the model chooses.
+_MOST_COMPARED = 50_000
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
@@ -46,15 +51,24 @@ def mismatch(arguments: Mapping[str, Any], schema: Mapping[str, Any], closed: bo
         names = ", ".join(known) if isinstance(known, Mapping) else ""
         return f"there is no argument {shown(more[0], 80)} (the arguments are: {names or 'none'})"
     try:
-        return _mismatch(arguments, schema, schema, "", 0)
+        return _mismatch(arguments, schema, _Root(schema), "", 0)
     except RecursionError:
         return "they are nested too deeply"
 
 
-def _mismatch(value: Any, schema: Any, root: Any, where: str, depth: int) -> str | None:
+@dataclass
+class _Root:
+    """The whole schema, and how many comparisons are left. Values that come later count as matching."""
+
+    schema: Any
+    left: int = _MOST_COMPARED
+
+
+def _mismatch(value: Any, schema: Any, root: _Root, where: str, depth: int) -> str | None:
     """Returns where and how a value does not match a schema. where: the path of the value, "" for all arguments.
     depth: number of branches and references that led to the schema for this value."""
-    if not isinstance(schema, Mapping) or depth > _MOST_BRANCHES or (value is None and schema.get("nullable") is True):
+    root.left -= 1
+    if not isinstance(schema, Mapping) or depth > _MOST_BRANCHES or root.left < 0 or (value is None and schema.get("nullable") is True):
         return None
     name = where or "the arguments"
     given = schema.get("type")
@@ -75,7 +89,7 @@ def _mismatch(value: Any, schema: Any, root: Any, where: str, depth: int) -> str
     for path, item, of_item in inner:
         if (found := _mismatch(item, of_item, root, path, 0)) is not None:
             return found
-    for branch in [*_branches(schema, "allOf"), referred(root, schema)]:
+    for branch in [*_branches(schema, "allOf"), referred(root.schema, schema)]:
         if (found := _mismatch(value, branch, root, where, depth + 1)) is not None:
             return found
     for keyword in ("anyOf", "oneOf"):

@@ -563,6 +563,14 @@ def test_arguments_agree_with_jsonschema() -> None:
     assert 3 < compared < 30
 
 
+def test_branches_that_lead_back_end() -> None:
+    tree = {"type": "object", "properties": {"l": {"$ref": "#"}, "op": {"const": "x"}}}
+    value: dict[str, Any] = {}
+    for _ in range(60):
+        value = {"l": value, "op": "y"}
+    assert mismatch({"l": value}, {"anyOf": [tree, tree, tree]}, False) is None  # 3 ** 60 comparisons are too many
+
+
 def test_nested_arguments_end() -> None:
     value: Any = 1
     for _ in range(5000):
