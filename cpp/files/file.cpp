@@ -40,7 +40,7 @@ bool same_folder(int a, int b) {
   return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && same_inode(of_a, of_b);
 }
 
-constexpr int kMostHops = 8;      // number of links in a row that are followed
+constexpr int kMostHops = 8;       // number of links in a row that are followed
 constexpr int kMostParents = 256;  // number of folders above a folder that are looked at
 
 // Returns whether `folder` is `root` or a folder in its tree.
