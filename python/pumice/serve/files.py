@@ -113,7 +113,7 @@ class FileStore:
         path = Path(folder)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise OSError(f"cannot keep files in {shown_path(folder)}: {error.strerror}") from None
         try:

@@ -4,9 +4,11 @@ processes may share them, and a response is stored whole or not at all."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -149,5 +151,7 @@ def _file_in(folder: str) -> str:
     # Without O_EXCL, closing an existing file here would drop the locks that another connection of this process has on it.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # chmod() would change the rights of the file to which a link leads
+        raise OSError(errno.EINVAL, f"{FILE} in it is not a plain file")
     os.chmod(path, 0o600)
     return path

@@ -467,3 +467,16 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 def test_ids_of_items_have_the_id_of_their_response() -> None:
     found = [kept_responses.item_id("resp_" + "ab" * 12, "msg", 7, given) for given in (False, True)]
     assert found == ["msg_abababababababababababab0007", "msg_ababababababababababababi0007"]
+
+
+def test_a_database_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    """The rights of the file to which it leads must not change."""
+    other = tmp_path / "other"
+    other.write_text("")
+    other.chmod(0o644)
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "responses.sqlite").symlink_to(other)
+    with pytest.raises(OSError, match="responses.sqlite in it is not a plain file"):
+        ResponseMemory(str(folder), 1, 1 << 20)
+    assert other.stat().st_mode & 0o777 == 0o644
