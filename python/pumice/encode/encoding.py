@@ -133,7 +133,7 @@ class EncodeKeywords(TypedDict, total=False):
     precision_ranges: npt.ArrayLike | None
     output: Output
     max_active_dims: int | None
-    truncate: Literal[True, "error"]
+    truncate: Literal[True, "error"] | int
     show_progress_bar: bool | None
     out: Float32 | None
     details: bool
@@ -154,7 +154,7 @@ class EncodeOptions:
     precision_ranges: npt.ArrayLike | None = None
     output: Output = "sentence"
     max_active_dims: int | None = None
-    truncate: Literal[True, "error"] = True
+    truncate: Literal[True, "error"] | int = True
     show_progress_bar: bool | None = None
     out: Float32 | None = None
     details: bool = False
@@ -459,7 +459,7 @@ class Encoder:
             raise
         return joined(parts, columns)
 
-    def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
+    def _token_rows(self, call: _Call, truncate: bool | str | int, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize
         # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So they are counted here in another Cuts object,
         # which is dropped.
@@ -488,7 +488,7 @@ class Encoder:
     def classify(
         self,
         pairs: Iterable[Any],
-        truncate: bool | str,
+        truncate: bool | str | int,
         show_progress_bar: bool | None,
         activation: str | None = None,
         details: bool = False,
@@ -532,7 +532,7 @@ class Encoder:
     def label_tokens(
         self,
         texts: Any,
-        truncate: bool | str,
+        truncate: bool | str | int,
         show_progress_bar: bool | None,
         read: Callable[[str, TokenLabels], R],
         special: bool | None = None,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..common.arguments import DIRECT_CHARACTERS, check_text, did_you_mean, length, listed, plain, shown, warn
+from ..common.arguments import DIRECT_CHARACTERS, check_text, did_you_mean, integer, length, listed, plain, shown, warn
 from ..common.interruptible import POLL_SECONDS, Task
 from ..errors import ContextLengthError, TruncationWarning
 from .late_interaction import Reader
@@ -90,14 +90,17 @@ class Reading:
 
 class Cuts:
     """Counts the texts of a call that are too long. They are cut, or with truncate="error" raise an error. If `details` is true, also
-    stores the number of tokens of each text."""
+    stores the number of tokens of each text. limit: the maximum number of tokens of a text."""
 
-    def __init__(self, limit: int, truncate: bool | str, what: str = "text", details: bool = False) -> None:
+    def __init__(self, limit: int, truncate: bool | str | int, what: str = "text", details: bool = False) -> None:
         if isinstance(truncate, np.bool_):
             truncate = bool(truncate)
-        if truncate is not True and not (isinstance(truncate, str) and truncate == "error"):
-            raise ValueError(f'truncate={shown(truncate)} is neither True (cut and warn) nor "error"')
-        self.limit, self.fail, self.what = limit, truncate == "error", what
+        self.fail, self.what, self._wanted = isinstance(truncate, str) and truncate == "error", what, False
+        if truncate is not True and not self.fail:
+            if isinstance(truncate, bool) or not isinstance(truncate, (int, np.integer)):
+                raise ValueError(f'truncate={shown(truncate)} is none of True (cut and warn), "error" and a number of tokens')
+            limit, self._wanted = integer("truncate", truncate, 1, limit), True
+        self.limit = limit
         self.cut = self.longest = self.seen = 0
         # For each window, the number of tokens of each text, and how many tokens of each text were cut. None if no details are wanted.
         self._details: list[tuple[Int32, Int32]] | None = [] if details else None
@@ -134,8 +137,9 @@ class Cuts:
         return np.concatenate(tokens), np.concatenate(cut)
 
     def warn(self) -> None:
-        """Issues one TruncationWarning if texts were cut. With details=True it does not, because the details tell it for each text."""
-        if self.cut and self._details is None:
+        """Issues one TruncationWarning if texts were cut. With details=True it does not, because the details tell it for each text, and
+        neither if the caller wants texts of so many tokens."""
+        if self.cut and self._details is None and not self._wanted:
             warn(
                 TruncationWarning,
                 f"{self.cut} of {self.seen} {self.what}s were cut to the model's {self.limit} tokens; the longest has {self.longest}. "
@@ -287,8 +291,10 @@ class WindowTokenizer:
         text = prompt.lower() if self._config.lower_case else prompt
         return len(self._tokenizer.encode(text, add_special=True)) - len(self._tokenizer.around[1])
 
-    def cuts(self, role: str | None, truncate: bool | str, details: bool = False) -> Cuts:
+    def cuts(self, role: str | None, truncate: bool | str | int, details: bool = False) -> Cuts:
         """Returns a new Cuts object for a call in this role."""
+        if self._late is not None and not isinstance(truncate, (bool, np.bool_, str)):
+            raise ValueError("truncate is a number, and the files of this model say how many tokens its queries and documents have")
         return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate, details=details)
 
     # ------------------------------------------------------------ texts
@@ -322,7 +328,7 @@ class WindowTokenizer:
 
     def _placed(self, window: Sequence[Any], first: int, parse_special: bool | None, cuts: Cuts) -> tuple[list[str], Tokens]:
         texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
-        batch = self._tokenizer.encode_placed(texts, self.max_tokens, parse_special)
+        batch = self._tokenizer.encode_placed(texts, cuts.limit, parse_special)
         cuts.see(np.asarray(batch.lengths_before_cut), first)
         return texts, Tokens(batch.ids, batch.offsets, batch.types if self._typed else None, places=batch.places)
 
@@ -344,11 +350,11 @@ class WindowTokenizer:
         whole = texts
         if self._characters is not None:
             texts = [text[: self._characters] for text in texts]
-        batch = self._tokenizer.encode_batch(texts, not self._static, self.max_tokens, reading.parse_special)
-        tokens = self._checked(self._counted(batch, whole), first, cuts)
+        batch = self._tokenizer.encode_batch(texts, not self._static, cuts.limit, reading.parse_special)
+        tokens = self._checked(self._counted(batch, whole, cuts.limit), first, cuts)
         return tokens if self._unknown is None else tokens.without(self._unknown)
 
-    def _counted(self, batch: TokenBatch, texts: Sequence[str]) -> TokenBatch:
+    def _counted(self, batch: TokenBatch, texts: Sequence[str], limit: int) -> TokenBatch:
         """Returns the tokens of texts that were first cut to a number of characters, with the lengths of the whole texts. A text that lost
         characters counts as longer than the limit, even if its tokens would fit."""
         if self._characters is None or not any(len(text) > self._characters for text in texts):
@@ -357,7 +363,7 @@ class WindowTokenizer:
         for i, text in enumerate(texts):
             if len(text) > self._characters:
                 length = len(self._tokenizer.encode(text, add_special=False))
-                lengths[i] = length if length > self.max_tokens else self.max_tokens + max(1, length - kept[i])
+                lengths[i] = length if length > limit else limit + max(1, length - kept[i])
         return replace(batch, lengths_before_cut=lengths)
 
     def _checked(self, batch: TokenBatch, first: int, cuts: Cuts) -> Tokens:
@@ -430,7 +436,7 @@ class WindowTokenizer:
         if self._render is not None:
             return self.rendered(self._render, pairs, reading, first, cuts)
         pairs = [(reading.prompt + query, document) for query, document in pairs] if reading.prompt else pairs
-        return self._checked(self._tokenizer.encode_pairs(pairs, self.max_tokens, reading.parse_special), first, cuts)
+        return self._checked(self._tokenizer.encode_pairs(pairs, cuts.limit, reading.parse_special), first, cuts)
 
     def rendered(self, render: Render, items: Sequence[Sequence[str]], reading: Reading, first: int, cuts: Cuts) -> Tokens:
         """Returns the tokens of texts or pairs that the chat template writes. If an item is too long, the end of its last text is cut off,
@@ -439,8 +445,8 @@ class WindowTokenizer:
         lengths = np.array([len(row) for row in rows])
         if long := cuts.see(lengths, first):
             tail = self._template_tail(render, len(items[0]), reading.prompt)
-            keep = max(0, self.max_tokens - len(tail))
-            rows = [row if len(row) <= self.max_tokens else np.concatenate([row[:keep], tail])[-self.max_tokens :] for row in rows]
+            keep = max(0, cuts.limit - len(tail))
+            rows = [row if len(row) <= cuts.limit else np.concatenate([row[:keep], tail])[-cuts.limit :] for row in rows]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         cut = (lengths - np.diff(offsets)).astype(np.int32) if long else None
         return Tokens(np.concatenate(rows).astype(np.int32), offsets, None, cut=cut)

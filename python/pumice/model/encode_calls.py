@@ -47,7 +47,7 @@ class EncodeCalls(ModelBase):
         max_active_dims: for "sparse", the maximum number of values per text; the largest are kept. None means the setting of the model's
             files, or all.
         truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
-            ContextLengthError.
+            ContextLengthError. A number cuts texts to this number of tokens, special tokens and prompt included, without a warning.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
         out: a float32 array of the result's shape, which is filled and returned. It may be a memmap.
         details: True returns an Encoded, which has the vectors, and for each text how many tokens it has and how many were cut off. No

@@ -30,7 +30,7 @@ class LabelCalls(ModelBase):
         output: Literal["scores", "labels"] = "scores",
         prompt: str | None = None,
         prompt_name: str | None = None,
-        truncate: Literal[True, "error"] = True,
+        truncate: Literal[True, "error"] | int = True,
         show_progress_bar: bool | None = None,
         details: bool = False,
         parse_special: bool | None = None,
@@ -47,7 +47,8 @@ class LabelCalls(ModelBase):
             several labels, or a sigmoid of each label if there is only one or if config.json sets multi_label_classification.
         prompt, prompt_name: a text that is prepended to the first text of each pair, or to each text, or the name of one of the model's
             prompts. None means the model's default prompt, if it has one. A chat template gets it as the message of a system.
-        truncate: True cuts texts that are too long, with one TruncationWarning. "error" raises ContextLengthError.
+        truncate: True cuts texts that are too long, with one TruncationWarning. "error" raises ContextLengthError. A number cuts them to
+            this number of tokens, special tokens included, without a warning.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
         details: True returns a Predicted, which has the scores, and for each pair how many tokens it has and how many were cut off. No
             warning is issued then.
@@ -92,7 +93,7 @@ class LabelCalls(ModelBase):
         threshold: float = 0.0,
         ignore_labels: Iterable[str] = (OUTSIDE,),
         output: Literal["spans", "tokens"] = "spans",
-        truncate: Literal[True, "error"] = True,
+        truncate: Literal[True, "error"] | int = True,
         show_progress_bar: bool | None = None,
         parse_special: bool | None = None,
     ) -> Any:
@@ -109,7 +110,7 @@ class LabelCalls(ModelBase):
             info["labels"], such as B-PER, and otherwise without the part up to its first "-", such as PER.
         output: "spans", or "tokens", which returns a TokenLabels for each text, with the probabilities of all labels for each token.
         truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
-            ContextLengthError.
+            ContextLengthError. A number cuts texts to this number of tokens, special tokens and prompt included, without a warning.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
         parse_special: as in encode().
 
@@ -159,7 +160,7 @@ class LabelCalls(ModelBase):
         activation: Literal["none", "sigmoid", "softmax", "tanh"] | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
-        truncate: Literal[True, "error"] = True,
+        truncate: Literal[True, "error"] | int = True,
         show_progress_bar: bool | None = None,
         details: bool = False,
         parse_special: bool | None = None,

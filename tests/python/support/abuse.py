@@ -211,7 +211,7 @@ RIGHT: dict[str, Right] = {
     **dict.fromkeys(("encode.prompt", "prompt_name"), one_of(None, None, None, "query")), "batch_size": one_of(None, 1, 7),
     "token_budget": one_of(None, 1, 64), "normalize": one_of(None, True, False), "truncate_dim": one_of(None, 2, 8),
     "precision": one_of("float32", "int8", "binary"), "precision_ranges": NOTHING,
-    "output": one_of("sentence", "tokens"), "max_active_dims": one_of(None, 3), "truncate": one_of(True, "error"),
+    "output": one_of("sentence", "tokens"), "max_active_dims": one_of(None, 3), "truncate": one_of(True, "error", 4),
     "show_progress_bar": one_of(None, False), "out": NOTHING, "details": BOOL,
     "activation": one_of(None, "sigmoid", "none"), "predict.output": one_of("scores", "labels"), "top_k": one_of(None, 1, 3),
     "max_document_tokens": one_of(None, 4), "aggregation": one_of(None, "simple", "none"), "threshold": one_of(0.0, 0.5),
