@@ -152,11 +152,11 @@ def add_writing_options(command: Parser) -> None:
 
 
 def add_sampling_options(command: Parser, limits: bool) -> None:
-    """Adds the options of generated texts. limits: whether with those that limit the tokens of a text and of its reasoning."""
+    """Adds the options of generated texts. limits: whether with the one that limits the tokens of a text."""
     sampling = command.add_argument_group("sampling")
     if limits:
         sampling.add_argument("--max-new-tokens", type=count)
-        sampling.add_argument("--max-reasoning-tokens", type=int, help="end the model's reasoning after this many tokens")
+    sampling.add_argument("--max-reasoning-tokens", type=int, help="end the model's reasoning after this many tokens")
     sampling.add_argument("--top-k", type=int)
     sampling.add_argument("--seed", type=int)
     for name in ("temperature", "top-p", "min-p", "repetition-penalty"):

@@ -103,7 +103,7 @@ class Call:
     def __init__(
         self, server: Server, scope: Mapping[str, Any], receive: Receive, send: Send, dialect: Dialect, fields: Fields | None = None
     ) -> None:
-        self.server, self.scope, self.dialect, self._table = server, scope, dialect, fields
+        self.server, self.scope, self.dialect, self.table = server, scope, dialect, fields
         self._receive, self._sends = receive, send
         self.headers: dict[str, str] = scope.get(HEADERS) or texts_of(scope["headers"])
         self.owner: bytes = scope.get(KEY, b"")  # the request's API key; b"" if the server has no keys
@@ -138,12 +138,12 @@ class Call:
         return read
 
     def _parsed(self) -> Read:
-        assert self._table is not None
+        assert self.table is not None
         try:
             value = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
             raise Refused(400, f"the body is not JSON: {error}", code="invalid_json") from None
-        return self._table.read(value, self.server.settings.ignore_unknown_fields)
+        return self.table.read(value, self.server.settings.ignore_unknown_fields)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -349,9 +349,9 @@ class Call:
     def name_fields(self, failure: Refused) -> None:
         """Replaces the keywords of the Python API in an error's message and `param` by the names of the body's fields, because the client
         knows only the fields."""
-        if self._table is not None and self._read and failure.param is not None:
-            failure.message = self._table.in_its_words(failure.message, self._given)
-            failure.param = self._table.field_of(failure.param, self._given)
+        if self.table is not None and self._read and failure.param is not None:
+            failure.message = self.table.in_its_words(failure.message, self._given)
+            failure.param = self.table.field_of(failure.param, self._given)
 
     def events(self, failed: Callable[[Refused], bytes], ping: bytes = b": ping\n\n") -> Events:
         """Begins a stream of events: `async with call.events(...) as out`.

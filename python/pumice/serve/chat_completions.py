@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from ..chats.content import text_of
@@ -12,11 +15,11 @@ from ..event_loops.streams import AsyncStream
 from ..generate.answers import ToolCall
 from ..generate.generation import Chunk, Generation
 from ..model.model import Model
-from .calls import dumped
+from .calls import Call, dumped
 from .client_tools import Tools
-from .conversations import Answering, Asked, finish_of, grammar_of, response_format_of
+from .conversations import Answering, Asked, begun, finish_of, grammar_of, response_format_of
 from .custom_tools import INPUT, ArrivingInput, as_function_call, input_of
-from .dialects import Dialect, conversation, counting
+from .dialects import Dialect, conversation, counting, results_of
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
 from .prompt_scores import LEAST, PROMPT_LOGPROBS, token_names
@@ -409,3 +412,51 @@ def _echoed(read: Read) -> str:
 
 chat = conversation("Answers a conversation.", Dialect(asked_of, _head, _Written))
 input_tokens = counting("Counts the tokens of a conversation.", asked_of, lambda tokens: {"input_tokens": tokens})
+
+
+def batch_fields(settings: Settings) -> Fields:
+    """Returns the table of the fields of /v1/chat/completions/batch."""
+    table, whys = fields(settings), {"stream": "answers come whole", "stream_options": "answers come whole"}
+    whys |= dict.fromkeys(("n", "echo", "prompt_logprobs"), "each conversation gets one answer, without its prompt")
+    whys |= dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"), "the conversations have no tools")
+    one = {"type": "array", "minItems": 1, "items": OBJECT}
+    several = {"type": "array", "minItems": 1, "maxItems": settings.max_sequences, "items": one}
+    messages = Field("messages", several, "A list of conversations.", needed=True)
+    idle = {"n": (1,), "tool_choice": ("none", "auto"), "parallel_tool_calls": (True, False)}
+    rest = table.but("messages", *whys)
+    return replace(rest, fields=(messages, *rest.fields), refused={**table.refused, **whys}, idle={**table.idle, **idle})
+
+
+async def batch(call: Call) -> None:
+    """Answers several conversations at once. The choice with the index i is the answer to the conversation with this index."""
+    read = await call.read()
+    async with call.using(read) as served, contextlib.AsyncExitStack() as streams:
+
+        async def whole(each: Read, answering: Answering) -> dict[str, Any]:
+            async for chunk in answering.stream:
+                call.count(chunk)
+            return _Written(each, answering, {}).whole(results_of(answering.stream))
+
+        tasks = []
+        try:
+            for messages in read["messages"]:
+                each = replace(read, values={**read.values, "messages": messages})
+                call.begun = False  # an error in this conversation is the request's fault, although others are at work
+                answering = await begun(call, served, await call.translated(asked_of, each))
+                await streams.enter_async_context(answering.stream)
+                tasks.append(asyncio.ensure_future(whole(each, answering)))
+            wholes = await asyncio.gather(*tasks)
+        finally:  # also after an error of one of them, and if the client leaves
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+        await call.answer(
+            {
+                **_head(read, served.name, call.server.fingerprint),
+                "object": "chat.completion",
+                "choices": [{**one["choices"][0], "index": i} for i, one in enumerate(wholes)],
+                "usage": {name: sum(one["usage"][name] for one in wholes) for name in counts},
+                "pumice": {"ignored": wholes[0]["pumice"]["ignored"]},
+            }
+        )

@@ -98,7 +98,7 @@ async def send(call: Call, stream: AsyncStream, written: Written, streams: Any, 
             async for chunk in stream:
                 call.count(chunk)
                 written.gather(chunk)
-        results = _results(stream)
+        results = results_of(stream)
         if sum(len(each.ids) if each.logprobs is None else WHOLE_IN_PLACE for each in results) < WHOLE_IN_PLACE:
             await call.answer_small(written.whole(results))
         else:
@@ -111,9 +111,9 @@ async def send(call: Call, stream: AsyncStream, written: Written, streams: Any, 
             call.count(chunk)
             if events := written.events(chunk):
                 await out.send(events)
-        await out.send(await call.server.aside(written.closing, _results(stream)))
+        await out.send(await call.server.aside(written.closing, results_of(stream)))
 
 
-def _results(stream: AsyncStream) -> list[Any]:
+def results_of(stream: AsyncStream) -> list[Any]:
     """Returns the answers of a stream that has ended, in the order of the prompts, n for each."""
     return stream.result if isinstance(stream.result, list) else [stream.result]

@@ -18,15 +18,21 @@ from ..encode.rows import quantize_rows
 from ..model.model import Model
 from .calls import Call, dumped
 from .failures import Refused, new_id
-from .fields import FLAG, OBJECT, TEXT, Field, Fields
+from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
 from .models import Served
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
+from .token_calls import RENDERING, rendered
 
 
 def truncation(given: bool | str) -> bool | str:
     """Returns the value of `truncate` for the Python calls."""
     return True if given in (True, "END") else "error"
+
+
+def activation_of(use: bool) -> str | None:
+    """Returns predict()'s activation for vLLM's use_activation. None means the one by which a model's numbers become scores."""
+    return None if use else "none"
 
 
 def truncation_fields(default: str) -> tuple[Field, ...]:
@@ -37,6 +43,14 @@ def truncation_fields(default: str) -> tuple[Field, ...]:
     return (
         Field("truncate", values, about, to="truncate", read=truncation),
         Field("truncation", FLAG, "The same.", to="truncate", read=truncation),
+        Field(
+            "truncate_prompt_tokens",
+            {"type": "integer", "minimum": -1},
+            "A text is cut to so many tokens, special tokens included. -1: to as many as the model takes.",
+            to="truncate",
+            read=lambda count: True if count == -1 else count,
+        ),
+        Field("truncation_side", {"enum": ["right"]}, "The end of a text is cut."),
     )
 
 
@@ -51,23 +65,35 @@ _ROLES = {
 }
 
 
-def fields(settings: Settings) -> Fields:
-    """Returns the table of the body's fields."""
+def conversation_fields(settings: Settings) -> tuple[Field, ...]:
+    """Returns the fields for texts that are encoded, and for a conversation in their place."""
     number: dict[str, Any] = {"type": "integer"}
     parts = {"type": "object", "properties": {"prompt_string": TEXT, "content": {"type": "array", "items": OBJECT}}}
     mixed = {"type": "array", "items": {"anyOf": [TEXT, number]}}
     several = {"type": "array", "items": {"anyOf": [TEXT, number, parts, mixed]}, "minItems": 1, "maxItems": settings.max_inputs}
+    return (
+        Field(
+            "input",
+            {"anyOf": [TEXT, parts, several]},
+            "A text or texts. As in llama.cpp, a text may be an object with prompt_string or with parts (content). With --token-inputs "
+            "it may also be a list of token ids, between which texts may stand.",
+            covers={"inputs": "input", "ids": "input", "pairs": "input", "texts": "input"},
+        ),
+        Field(
+            "messages",
+            {"type": "array", "items": OBJECT, "minItems": 1},
+            "In place of input: a conversation. Its text is that of the model's chat template.",
+        ),
+        *RENDERING,
+    )
+
+
+def fields(settings: Settings) -> Fields:
+    """Returns the table of the body's fields."""
     return Fields(
         (
             MODEL,
-            Field(
-                "input",
-                {"anyOf": [TEXT, parts, several]},
-                "A text or texts. As in llama.cpp, a text may be an object with prompt_string or with parts (content). With --token-inputs "
-                "it may also be a list of token ids, between which texts may stand.",
-                needed=True,
-                covers={"inputs": "input", "ids": "input"},
-            ),
+            *conversation_fields(settings),
             Field("encoding_format", {"enum": ["float", "base64"]}, "base64: float32, little-endian."),
             Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
             Field("input_type", {"enum": [*_ROLES]}, "Uses the model's prompt and route for queries or documents."),
@@ -126,7 +152,7 @@ def cohere_fields(settings: Settings) -> Fields:
 # smaller ones that is not worth it, because handing an answer to a thread takes some 0.1 ms.
 NUMBERS_IN_PLACE = 8192
 _BITS = ("binary", "ubinary")  # values of embedding_types that are bits
-_OF_TOKENS = ("maxsim", "meanmaxsim")  # similarity measures of models that have one vector per token
+OF_TOKENS = ("maxsim", "meanmaxsim")  # similarity measures of models that have one vector per token
 
 
 def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
@@ -157,18 +183,32 @@ def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
     return [text(given, "input")] if one else [text(entry, f"input[{i}]") for i, entry in enumerate(given)]
 
 
+async def texts_of(call: Call, served: Served, read: Read) -> list[str]:
+    """Returns the texts of a body: those of `input`, or the text of its conversation."""
+    if (read["input"] is None) == (read["messages"] is None):
+        raise Refused(400, "the field 'input' is missing" if read["input"] is None else "input and messages were both given", param="input")
+    if read["messages"] is None:
+        assert served.model is not None
+        return await call.translated(_texts, read["input"], served.model, call.server.settings)
+    if read["continue_final_message"] and read["add_generation_prompt"]:
+        message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        raise Refused(400, message, param="add_generation_prompt")
+    return [(await rendered(call, served, read, begins=False))[0]]
+
+
 def check_one_vector(served: Served) -> None:
     """Raises Refused (400) if a model makes several vectors of a text."""
     assert served.model is not None
-    if served.model._info.get("similarity") in _OF_TOKENS:
+    if served.model._info.get("similarity") in OF_TOKENS:
         raise Refused(
             400, f"{served.name!r} makes a vector of each token; this endpoint needs one vector a text. See /v1/rerank", param="model"
         )
 
 
-async def _encoded(call: Call, served: Served, texts: list[str], role: str | None, keywords: Mapping[str, Any]) -> Encoded:
+async def encoded(call: Call, served: Served, texts: list[str], role: str | None, keywords: Mapping[str, Any]) -> Encoded:
     """Returns the vectors of texts, and how many tokens each has. role: a value of input_type, or None. Counts the texts."""
-    check_one_vector(served)
+    if keywords.get("output") != "tokens":
+        check_one_vector(served)
     found: Encoded = await getattr(served.model, _ROLES.get(role or "", "aencode"))(texts, details=True, **keywords)
     call.begun = True
     call.count_texts(len(texts), int(found.tokens.sum()))
@@ -185,9 +225,8 @@ async def embed(call: Call) -> None:
     """Gives the vectors of texts."""
     read = await call.read()
     async with call.using(read) as served:
-        assert served.model is not None
-        texts = await call.translated(_texts, read["input"], served.model, call.server.settings)
-        found = await _encoded(call, served, texts, read["input_type"], {"truncate": "error", **read.keywords})
+        texts = await texts_of(call, served, read)
+        found = await encoded(call, served, texts, read["input_type"], {"truncate": "error", **read.keywords})
         tokens = int(found.tokens.sum())
         head: dict[str, Any] = {
             "id": new_id("embd-"),
@@ -207,7 +246,7 @@ async def tei_embed(call: Call) -> None:
     read = await call.read()
     async with call.using(read) as served:
         texts = [read["inputs"]] if isinstance(read["inputs"], str) else read["inputs"]
-        found = await _encoded(call, served, texts, None, {"truncate": "error", **read.keywords})
+        found = await encoded(call, served, texts, None, {"truncate": "error", **read.keywords})
         await _send(call, found, lambda: list(np.ascontiguousarray(found.vectors, "<f4")))
 
 
@@ -216,7 +255,7 @@ async def cohere_embed(call: Call) -> None:
     read = await call.read()
     async with call.using(read) as served:
         texts, kinds = read["texts"], read["embedding_types"]
-        found = await _encoded(call, served, texts, read["input_type"], read.keywords)
+        found = await encoded(call, served, texts, read["input_type"], read.keywords)
         first = call.scope["path"].startswith("/v1/")
         meta: dict[str, Any] = {
             "api_version": {"version": "1" if first else "2"},
@@ -238,11 +277,15 @@ async def cohere_embed(call: Call) -> None:
         await _send(call, found, answer)
 
 
-def _rows(vectors: Any, packed: bool) -> list[Any]:
+def packed(row: Any) -> str:
+    """Returns the numbers of an array as float32, little-endian, in base64."""
+    return base64.b64encode(np.ascontiguousarray(row, "<f4").tobytes()).decode()
+
+
+def _rows(vectors: Any, as_text: bool) -> list[Any]:
     """Returns the vectors as rows of float32, or their bytes in base64."""
-    rows = np.ascontiguousarray(vectors, "<f4")
-    return [base64.b64encode(row.tobytes()).decode() for row in rows] if packed else list(rows)
+    return [packed(row) for row in vectors] if as_text else list(np.ascontiguousarray(vectors, "<f4"))
 
 
-def _data(vectors: Any, packed: bool) -> list[dict[str, Any]]:
-    return [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(_rows(vectors, packed))]
+def _data(vectors: Any, as_text: bool) -> list[dict[str, Any]]:
+    return [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(_rows(vectors, as_text))]

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from ..errors import ContextLengthError, DeviceError, GrammarBusyError, NumericError, OverloadedError, PumiceError, UnsupportedTaskError
 
-Dialect = Literal["openai", "anthropic"]
+Dialect = Literal["openai", "anthropic", "vllm"]
 
-# Status -> type of the error, for OpenAI and for Anthropic. Other statuses below 500 have the type of 400, and all others that of 500.
+# Status -> type of the error in each dialect. Other statuses below 500 have the type of 400, and all others that of 500.
 _OPENAI = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "server_error"}
+_VLLM = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
 _ANTHROPIC = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -25,6 +26,7 @@ _ANTHROPIC = {
     500: "api_error",
     529: "overloaded_error",
 }
+_TYPES: Mapping[Dialect, Mapping[int, str]] = {"openai": _OPENAI, "anthropic": _ANTHROPIC, "vllm": _VLLM}
 
 
 # Value of Retry-After, in seconds, if a grammar cannot be compiled now. Usually the compiler is busy with grammars that take over 5 s.
@@ -109,7 +111,7 @@ def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refus
 
 def type_of(status: int, dialect: Dialect) -> str:
     """Returns the name of an error's type in a dialect."""
-    types = _OPENAI if dialect == "openai" else _ANTHROPIC
+    types = _TYPES[dialect]
     return types.get(status) or types[400 if status < 500 else 500]
 
 

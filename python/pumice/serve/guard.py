@@ -20,11 +20,11 @@ from .traces import trace_of
 access = logging.getLogger("pumice.serve.access")
 
 # Paths that need no key, because they reveal nothing that a key protects. "/" is a page that asks its user for the key.
-OPEN_PATHS = ("/health", "/ready", "/")
+OPEN_PATHS = ("/health", "/ping", "/ready", "/")
 OPEN_FOLDER = "/page/"
 # Codes of refusals after which the connection is closed, because its next bytes may not be the beginning of a request.
 _DOUBTFUL = ("ambiguous_length", "http_version")
-ASKED_OFTEN = ("/health", "/ready", "/metrics")  # paths that machines request often, so they are only logged at the level "debug"
+ASKED_OFTEN = ("/health", "/ping", "/ready", "/metrics")  # paths that machines request often, so they are only logged at the level "debug"
 # Origins of the pages of this machine, which the value "localhost" of --cors-origin allows at every port.
 LOCAL_ORIGINS = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
 _URL = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # groups: host, path
@@ -119,7 +119,7 @@ class Guard:
                     401, "the key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key: KEY", code="invalid_api_key"
                 )
             scope[KEY] = valid[0]
-        if self._server.stopping and path not in ("/health", "/ready", "/metrics"):
+        if self._server.stopping and path not in ASKED_OFTEN:
             return Refused(503, "this server stops", retry_after=5, code="stopping")
         return None
 

@@ -6,21 +6,29 @@ https://api.jina.ai/redoc and https://docs.cohere.com/reference/rerank describe 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..common.arguments import argument
-from ..encode.similarity import similarity
-from ..encode.vectors import similarity_pairwise
+from ..encode.vectors import similarity, similarity_pairwise
+from ..model.model import Model
 from .calls import Call
-from .embeddings import check_one_vector, truncation_fields
+from .embeddings import OF_TOKENS, activation_of, truncation_fields
 from .failures import Refused, new_id
 from .fields import FLAG, TEXT, Field, Fields
 from .models import Served
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
 
+_ACTIVATION = Field(
+    "use_activation",
+    FLAG,
+    "False: a cross-encoder's scores are its own numbers (logits).",
+    to="activation",
+    read=activation_of,
+    idle=(True,),
+)
 DOCUMENTS_A_UNIT = 100  # Cohere counts a query with up to this many documents as one search unit
 
 
@@ -48,6 +56,10 @@ def fields(settings: Settings) -> Fields:
                 covers={"max_document_tokens": "max_tokens_per_doc"},
                 idle=(0,),
             ),
+            _ACTIVATION,
+            Field(
+                "raw_scores", FLAG, "True: the same as use_activation: false.", to="activation", read=lambda raw: "none" if raw else None
+            ),
             *truncation_fields("it is cut"),
             Field("rank_fields", {"type": "array", "items": {"enum": ["text"]}}, "Documents are ranked by their text alone."),
             Field("max_chunks_per_doc", {"enum": [1]}, "Documents are not divided; what is too long is cut."),
@@ -55,11 +67,9 @@ def fields(settings: Settings) -> Fields:
         inert=(*INERT, "priority"),
         refused={
             "return_embeddings": "/v1/embeddings gives vectors",
-            "raw_scores": "scores are those of the model's own activation",
-            "use_activation": "scores are those of the model's own activation",
             "truncation_direction": "the end of a text is cut",
         },
-        idle={"truncation_direction": ("Right", "right"), "use_activation": (True,)},
+        idle={"truncation_direction": ("Right", "right")},
     )
 
 
@@ -83,6 +93,21 @@ def _check_vectors(served: Served) -> None:
         )
 
 
+def _no_activation(keywords: dict[str, Any]) -> None:
+    """Raises ValueError if a body wants the numbers of a cross-encoder from a model that compares vectors."""
+    if keywords.pop("activation", None) is not None:
+        with argument("activation"):
+            raise ValueError("activation needs a cross-encoder; this model compares vectors")
+
+
+def _measure(model: Model) -> tuple[str, Literal["tokens", "sentence"]]:
+    """Returns (the measure of similarity that gives scores, encode()'s output for it). Models with a vector of each token have their own.
+    All others have the cosine, even if their files name another measure: a score should be between 0 and 1, and a distance or a dot
+    product is not."""
+    own = str(model._info.get("similarity"))
+    return (own, "tokens") if own in OF_TOKENS else ("cosine", "sentence")
+
+
 async def rerank(call: Call) -> None:
     """Answers a request. A cross-encoder scores pairs; another encoder compares vectors, which `meta` says."""
     read = await call.read()
@@ -92,7 +117,7 @@ async def rerank(call: Call) -> None:
         if (read["documents"] is None) == (read["texts"] is None):
             raise Refused(400, "one of documents and texts must be given", param="documents")
         query, texts = _text(read["query"]), [*map(_text, read["documents"] or read["texts"])]
-        keywords = read.keywords if read["texts"] is None else {"truncate": "error", **read.keywords}
+        keywords = {**({} if read["texts"] is None else {"truncate": "error"}), **read.keywords}
         if "classify" in model._info["tasks"]:
             ranked = await model.arank(query, texts, details=True, max_document_tokens=read["max_tokens_per_doc"], **keywords)
             order = [(hit.index, hit.score) for hit in ranked.hits]
@@ -102,16 +127,17 @@ async def rerank(call: Call) -> None:
             _check_vectors(served)
             if read["max_tokens_per_doc"] is not None:
                 raise Refused(400, "max_tokens_per_doc needs a cross-encoder; this model compares vectors", param="max_tokens_per_doc")
+            _no_activation(keywords)
+            measure, output = _measure(model)
             with argument("query"):
-                asked = await model.aencode_query([query], details=True, **keywords)
+                asked = await model.aencode_query([query], details=True, output=output, **keywords)
             with argument("documents"):
-                given = await model.aencode_document(texts, details=True, **keywords)
-            # The score is the cosine, even if the model has another similarity measure. A score should be between 0 and 1, and a distance
-            # or a dot product is not. A cosine below 0 becomes the score 0, but it still decides the place of its document.
-            found = similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64)
-            order = [(int(i), float(found[i].clip(0, 1))) for i in np.argsort(-found, kind="stable")]
+                given = await model.aencode_document(texts, details=True, output=output, **keywords)
+            found = (await call.server.aside(similarity, asked.vectors, given.vectors, measure))[0].astype(np.float64)
+            most = 1 if measure == "cosine" else None  # a cosine below 0 becomes the score 0, but still decides the place of its document
+            order = [(int(i), float(found[i].clip(0, most))) for i in np.argsort(-found, kind="stable")]
             total, cut = int(given.tokens.sum() + asked.tokens.sum()), given.cut
-            about = {"scores": "cosine", "cut_query": bool(asked.cut.any())}
+            about = {"scores": measure, "cut_query": bool(asked.cut.any())}
         else:
             raise Refused(400, f"the model {served.name!r} neither scores pairs nor makes vectors", param="model")
         call.begun = True
@@ -150,13 +176,14 @@ def score_fields(settings: Settings) -> Fields:
             Field("items", texts, "The same.", to="second"),
             Field("data_1", texts, "vLLM's other name of text_1.", to="first"),
             Field("data_2", texts, "vLLM's other name of text_2.", to="second"),
+            _ACTIVATION,
             *truncation_fields("it is cut"),
         ),
         inert=(*INERT, "priority"),
     )
 
 
-async def _pair_scores(served: Served, first: list[str], second: list[str], keywords: dict[str, Any]) -> tuple[Any, Any, Any]:
+async def _pair_scores(call: Call, served: Served, first: list[str], second: list[str], keywords: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Returns the scores of pairs, float (n,), the numbers of tokens of all texts that were computed, and of those that were cut off.
     first: one text, or as many as `second` has."""
     model = served.model
@@ -171,12 +198,14 @@ async def _pair_scores(served: Served, first: list[str], second: list[str], keyw
     if "encode" not in model._info["tasks"]:
         raise Refused(400, f"the model {served.name!r} neither scores pairs nor makes vectors", param="model")
     _check_vectors(served)
-    check_one_vector(served)
+    _no_activation(keywords)
+    measure, output = _measure(model)
     with argument("first"):
-        one = await model.aencode_query(first, details=True, **keywords)
+        one = await model.aencode_query(first, details=True, output=output, **keywords)
     with argument("second"):
-        other = await model.aencode_document(second, details=True, **keywords)
-    scores = similarity_pairwise(np.broadcast_to(one.vectors, other.vectors.shape), other.vectors, "cosine")
+        other = await model.aencode_document(second, details=True, output=output, **keywords)
+    left = [*one.vectors] * len(second) if len(first) == 1 else one.vectors
+    scores = await call.server.aside(similarity_pairwise, left, other.vectors, measure)
     return scores, np.concatenate([one.tokens, other.tokens]), np.concatenate([one.cut, other.cut])
 
 
@@ -192,7 +221,7 @@ async def score(call: Call) -> None:
         if len(first) not in (1, len(second)):
             message = f"text_1 has {len(first)} texts and text_2 has {len(second)}; text_1 must have one, or as many"
             raise Refused(400, message, param="text_1")
-        scores, tokens, cut = await _pair_scores(served, first, second, keywords)
+        scores, tokens, cut = await _pair_scores(call, served, first, second, keywords)
         call.begun = True
         total = int(tokens.sum())
         call.count_texts(len(second), total)

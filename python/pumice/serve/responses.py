@@ -100,6 +100,11 @@ def fields(settings: Settings) -> Fields:
                 "Further variables of the chat template.",
                 covers={"template_kwargs": "chat_template_kwargs"},
             ),
+            Field(
+                "enable_response_messages",
+                FLAG,
+                "vLLM's: the response has input_messages and output_messages, the texts and token ids of the prompt and of the answer.",
+            ),
             Field("context_management", LIST, "Accepted; it has no effect here, and pumice.ignored names it."),
             Field(
                 "top_logprobs",
@@ -307,6 +312,7 @@ class Form:
             "output": output,
             "usage": usage,
             "pumice": report_of([result], answering.ignored),
+            **({_MADE: _raw(answering.model, result.ids)} if _MADE in self.head else {}),
         }
 
 
@@ -353,9 +359,19 @@ def _head(read: Read, model: str, fingerprint: str) -> dict[str, Any]:
     return head
 
 
+_GIVEN, _MADE = "input_messages", "output_messages"  # entries that vLLM's enable_response_messages adds to a response
+
+
+def _raw(model: Model, ids: Any) -> list[dict[str, Any]]:
+    """Returns tokens in the form of these entries."""
+    return [{"type": "raw_message_tokens", "message": model.detokenize(ids, skip_special=False), "tokens": [int(each) for each in ids]}]
+
+
 def _form_of(read: Read, answering: Answering, head: dict[str, Any]) -> Form:
     reasoning = read["reasoning"] or {}
     summary = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+    if read["enable_response_messages"]:
+        head = {**head, _GIVEN: _raw(answering.model, answering.prompt_ids), _MADE: []}
     return Form(head, answering.named, summary, _ENCRYPTED in (read["include"] or ()))
 
 

@@ -26,10 +26,10 @@ from .settings import Settings
 # body may have 32 million tokens.
 MOST_PIECES = 1 << 17
 
-_RENDERING = (
+RENDERING = (
     Field("tools", LIST, "Functions that the model may call."),
     Field("chat_template_kwargs", OBJECT, "Further variables of the chat template.", covers={"template_kwargs": "chat_template_kwargs"}),
-    Field("add_generation_prompt", FLAG, "False: without the beginning of an answer."),
+    Field("add_generation_prompt", FLAG, "Whether the text ends with the beginning of an answer."),
     Field(
         "continue_final_message",
         FLAG,
@@ -47,7 +47,7 @@ def tokenize_fields(settings: Settings) -> Fields:
             Field("content", TEXT, "A text.", to="text"),
             Field("prompt", TEXT, "vLLM's name of content.", to="text"),
             Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "Or a conversation."),
-            *_RENDERING,
+            *RENDERING,
             Field("add_special", FLAG, "Whether special tokens are put around a text. Without it: around a prompt.", to="add_special"),
             Field("add_special_tokens", FLAG, "The same.", to="add_special"),
             Field("parse_special", FLAG, "False: control tokens that the text spells out are text."),
@@ -65,9 +65,7 @@ def detokenize_fields(settings: Settings) -> Fields:
 
 def template_fields(settings: Settings) -> Fields:
     """Returns the fields of /apply-template."""
-    return Fields(
-        (MODEL, Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "A conversation.", needed=True), *_RENDERING)
-    )
+    return Fields((MODEL, Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "A conversation.", needed=True), *RENDERING))
 
 
 async def tokenize(call: Call) -> None:
@@ -83,7 +81,7 @@ async def tokenize(call: Call) -> None:
             special = read.keywords.get("add_special", read["content"] is None)
             ids = await call.server.aside(model._tokenizer.encode, text, special, read.get("parse_special", True))
         else:
-            prompt, ids = await _rendered(call, served, read)
+            prompt, ids = await rendered(call, served, read)
             if read.keywords.get("add_special"):  # around the rendered text, where a template may have written them already, as vLLM does
                 ids = await call.server.aside(model._tokenizer.encode, prompt, True)
         answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model._info.get("n_ctx"), "token_strs": None}
@@ -127,15 +125,15 @@ async def detokenize(call: Call) -> None:
         await call.answer({"content": text, "prompt": text})
 
 
-async def _rendered(call: Call, served: Served, read: Read) -> tuple[str, Any]:
-    """Returns the prompt of a conversation and its token ids."""
+async def rendered(call: Call, served: Served, read: Read, begins: bool = True) -> tuple[str, Any]:
+    """Returns the prompt of a conversation and its token ids. begins: the value of add_generation_prompt for a body without this field."""
     model = served.model
     assert model is not None
 
     def render() -> tuple[str, Any]:
         messages, goes_on = messages_for(read["messages"], served.habits()), bool(read["continue_final_message"])
         question = check_question(messages, read["tools"] or None, None, True, read["chat_template_kwargs"], False, continue_final=goes_on)
-        if goes_on or read.get("add_generation_prompt", True):
+        if goes_on or read.get("add_generation_prompt", begins):
             asked = model._chats.asked(question)
             return asked.prompt, asked.ids
         variables = {**question.variables, **({"tools": question.tools} if question.tools else {})}
@@ -150,7 +148,7 @@ async def apply_template(call: Call) -> None:
     """Renders a conversation."""
     read = await call.read()
     async with call.using(read) as served:
-        prompt, ids = await _rendered(call, served, read)
+        prompt, ids = await rendered(call, served, read)
         await call.answer({"prompt": prompt, "prompt_tokens": len(ids)})
 
 

@@ -181,3 +181,19 @@ def test_a_stop_text_is_shown(smollm2: pumice.Model, path: str) -> None:
         assert text(await client.post(path, {**body, "include_stop_str_in_output": True})) == plain
 
     with_server({"chat": smollm2}, work)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_have_the_tokens_of_the_prompt_and_of_the_answer(smollm2: pumice.Model, stream: bool) -> None:
+    body = {"input": "Say alpha.", "max_output_tokens": 5, "temperature": 0, "enable_response_messages": True, "stream": stream}
+    found = with_server({"chat": smollm2}, lambda client: client.post("/v1/responses", body))
+    ended = found.events[-1]["response"] if stream else found.json
+    (given,), (made,) = ended["input_messages"], ended["output_messages"]
+    assert (
+        given["message"].endswith("Say alpha.<|im_end|>\n<|im_start|>assistant\n")
+        and len(made["tokens"]) == ended["usage"]["output_tokens"]
+    )
+    for each in (given, made):
+        assert each["type"] == "raw_message_tokens" and smollm2.detokenize(each["tokens"], skip_special=False) == each["message"]
+    if stream:
+        assert found.events[0]["response"]["input_messages"] == [given] and found.events[0]["response"]["output_messages"] == []
