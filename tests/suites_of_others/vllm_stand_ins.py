@@ -14,7 +14,9 @@ import inspect
 import json
 import os
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,8 @@ PYTHON = os.environ.get("PUMICE_PYTHON", sys.executable)  # has pumice with its 
 class Absent:
     """Something of vLLM that is not there. It may be imported, named in annotations, be a base class and decorate."""
 
+    tests_run = False  # whether all test files are imported
+
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
@@ -68,6 +72,8 @@ class Absent:
     __ror__ = __or__
 
     def __iter__(self) -> Iterator[Any]:
+        if Absent.tests_run:  # a loop over nothing would check nothing, and its test would pass
+            raise TypeError("an Absent object has no items")
         return iter(())
 
     def __bool__(self) -> bool:
@@ -101,16 +107,93 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module).update(GIVEN.get(module.__name__, {}))
 
 
+# ---------------------------------------------------------------- the models
+# Name of a model of the hub -> which of MODELS stands for it. The first pattern that matches counts; "decoder" stands for all others.
+STANDS_FOR = {
+    r"apeach|VideoCls": "classifier",
+    r"reranker": "reranker",
+    r"colbert": "colbert",
+    r"bge|e5|embed|minilm|gte|bert": "encoder",
+}
+
+
+def _kind(model: str, arguments: Sequence[str]) -> str:
+    found = next((kind for pattern, kind in STANDS_FOR.items() if re.search(pattern, model, re.IGNORECASE)), None)
+    return found or ("encoder" if "pooling" in arguments else "decoder")
+
+
+@cache
+def _tensors() -> dict[str, Any]:
+    """Returns the tensors of all-MiniLM-L6-v2."""
+    from pumice import _core
+
+    file = _core.open_file(str(samples.minilm() / "model.safetensors"))
+    return {
+        name: np.frombuffer(file.read(name, 0, 4 * int(np.prod(shape))), np.float32).reshape(shape) for name, _, shape, _ in file.tensors
+    }
+
+
+def _written(path: Path, tensors: dict[str, Any]) -> None:
+    """Writes a safetensors file."""
+    head, end = {}, 0
+    tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        head[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [end, end + tensor.nbytes]}
+        end += tensor.nbytes
+    text = json.dumps(head).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.tobytes())
+
+
+@cache
+def _model(kind: str) -> Path:
+    """Returns the path of a model. The encoder is all-MiniLM-L6-v2, and the decoder SmolLM2. The other encoders have the layers of the
+    first with a last matrix of random numbers: they answer in the right form, and their numbers mean nothing."""
+    if kind in ("encoder", "decoder"):
+        return samples.minilm() if kind == "encoder" else samples.smollm2()
+    folder, random = Path(tempfile.mkdtemp()) / kind, np.random.default_rng(1)
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        shutil.copy(samples.minilm() / name, folder)
+    config = json.loads((samples.minilm() / "config.json").read_text())
+    if kind == "colbert":
+        tensors = dict(_tensors())
+        dense = {"in_features": 384, "out_features": 96, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+        (folder / "1_Dense").mkdir()
+        (folder / "1_Dense" / "config.json").write_text(json.dumps(dense))
+        _written(folder / "1_Dense" / "model.safetensors", {"linear.weight": random.normal(size=(96, 384)) / 20})
+        kinds = (("", "sentence_transformers.models.Transformer"), ("1_Dense", "pylate.models.Dense.Dense"))
+        modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds)]
+        (folder / "modules.json").write_text(json.dumps(modules))
+        about = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim", "query_length": 32, "document_length": 300}
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
+    else:
+        labels = ["Default", "Spoiled"] if kind == "classifier" else ["LABEL_0"]
+        config |= {"architectures": ["BertForSequenceClassification"], "id2label": {str(i): label for i, label in enumerate(labels)}}
+        config["label2id"] = {label: i for i, label in enumerate(labels)}
+        tensors = {f"bert.{name}": tensor for name, tensor in _tensors().items()}
+        if kind == "classifier":  # token ids of the tests, which are of a larger vocabulary, are ids of this model
+            words = json.loads((folder / "tokenizer.json").read_text())
+            more = range(len(words["model"]["vocab"]), 34000)
+            words["model"]["vocab"] |= {f"[more{i}]": i for i in more}
+            (folder / "tokenizer.json").write_text(json.dumps(words))
+            table = "bert.embeddings.word_embeddings.weight"
+            tensors[table] = np.concatenate([tensors[table], random.normal(size=(len(more), 384)) / 20])
+            config["vocab_size"] = 34000
+        tensors |= {"classifier.weight": random.normal(size=(len(labels), 384)) / 10, "classifier.bias": np.zeros(len(labels))}
+    (folder / "config.json").write_text(json.dumps(config))
+    _written(folder / "model.safetensors", tensors)
+    return folder
+
+
 # ---------------------------------------------------------------- the server
-def _is_encoder(model: str, arguments: Sequence[str]) -> bool:
-    return "pooling" in arguments or re.search(r"bge|e5|embed|rerank|colbert|minilm|gte|bert", model, re.IGNORECASE) is not None
-
-
-# What makes the chat template one of a model that reasons. As in Qwen3's, but the reasoning begins in the prompt: SmolLM2 begins none.
-REASONS = (
-    "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
-    "{% elif add_generation_prompt %}<think>\n{% endif %}"
-)
+# The template of SmolLM2, and the same as one of a model that reasons. Its reasoning begins in the prompt, as in some of Qwen's templates.
+TEMPLATE = (Path(__file__).parent / "small_model.jinja").read_text()
+REASONS = TEMPLATE.replace("{%- set reasons = false %}", "{%- set reasons = true %}")
+MOST_TOKENS = 8192  # that SmolLM2 takes
+REASONING_TOKENS = "24"  # in case that SmolLM2 does not end its reasoning by itself
 
 
 def _command(model: str, arguments: Sequence[str]) -> list[str]:
@@ -128,24 +211,31 @@ def _command(model: str, arguments: Sequence[str]) -> list[str]:
         return given[option][0] if given.get(option) else None
 
     names = given.get("--served-model-name") or [model]
-    options = ["--port", value_of("--port") or "0", *(f"--alias={each}={names[0]}" for each in names[1:]), "--max-answer", "256"]
+    options = ["--port", value_of("--port") or "0", *(f"--alias={each}={names[0]}" for each in names[1:]), "--max-answer", "512"]
+    options += ["--temperature", "0"]  # SmolLM2's answers are longer and make less sense otherwise
     options += [f"--api-key={key}" for key in given.get("--api-key", ())]
     if (uds := value_of("--uds")) is not None:
         options[:2] = ["--uds", uds]
     if "--allowed-origins" in given:
         options += [f"--cors-origin={origin}" for origin in json.loads(value_of("--allowed-origins") or "[]")]
-    if _is_encoder(model, arguments):
-        return [f"{names[0]}={samples.minilm()}", "--token-inputs", *options]
-    if (longest := value_of("--max-model-len")) is not None:
-        options += ["--n-ctx", longest]
-    template = value_of("--chat-template") or samples.tools_template().read_text()
-    if "--reasoning-parser" in given:
-        template += REASONS
-    if not os.path.exists(template):
-        path = Path(tempfile.mkdtemp()) / "template.jinja"
-        path.write_text(template)
-        template = str(path)
-    return [f"{names[0]}={samples.smollm2()}", "--chat-template", template, *options]
+    kind = _kind(model, arguments)
+    template = value_of("--chat-template")
+    if kind != "decoder":
+        options.append("--token-inputs")
+    elif (longest := value_of("--max-model-len") or value_of("--max_model_len")) is not None:
+        options += ["--n-ctx", str(min(int(longest), MOST_TOKENS))]
+    if template is None and kind in ("decoder", "classifier"):
+        template = TEMPLATE
+        if "--reasoning-parser" in given or "gpt-oss" in model:
+            template = REASONS
+            options += ["--max-reasoning-tokens", REASONING_TOKENS]
+    if template is not None:
+        if not os.path.exists(template):
+            path = Path(tempfile.mkdtemp()) / "template.jinja"
+            path.write_text(template)
+            template = str(path)
+        options += ["--chat-template", template]
+    return [f"{names[0]}={_model(kind)}", *options]
 
 
 class RemoteOpenAIServer:
@@ -213,17 +303,17 @@ class RemoteOpenAIServer:
 
 # ---------------------------------------------------------------- references
 @cache
-def _encoder() -> Any:
+def _loaded(kind: str) -> Any:
     import pumice
 
-    return pumice.load(samples.minilm())
+    return pumice.load(_model(kind))
 
 
 class Reference:
-    """What the tests compute with sentence-transformers and transformers: here, Python's encode() of the model that is served."""
+    """What the tests compute with sentence-transformers and transformers: here, Python's calls of the model that is served."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+    def __init__(self, model_name: str, *_: Any, **__: Any) -> None:
+        self._kind = _kind(model_name, ("pooling",))
 
     def __enter__(self) -> Reference:
         return self
@@ -232,11 +322,15 @@ class Reference:
         pass
 
     def encode(self, texts: Sequence[str], *_: Any, **__: Any) -> Any:
-        return [row.tolist() for row in _encoder().encode(list(texts))]
+        return [row.tolist() for row in _loaded(self._kind).encode(list(texts))]
 
     def predict(self, pairs: Sequence[Sequence[str]], *_: Any, **__: Any) -> Any:
-        first, second = (_encoder().encode([pair[i] for pair in pairs]) for i in range(2))
-        return (first * second).sum(axis=1)
+        model = _loaded(self._kind)
+        if self._kind == "reranker":
+            return model.predict([tuple(pair) for pair in pairs])
+        output = "tokens" if self._kind == "colbert" else "sentence"
+        first, second = ([pair[i] for pair in pairs] for i in range(2))
+        return model.similarity_pairwise(model.encode_query(first, output=output), model.encode_document(second, output=output))
 
 
 class _Body(dict):  # type: ignore[type-arg]
@@ -299,7 +393,9 @@ class Tokenizer:
     ) -> Any:
         import jinja2
 
-        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(chat_template or self.chat_template or "")
+        rules = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+        rules.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)  # as transformers has it
+        template = rules.from_string(chat_template or self.chat_template or "")
         messages = conversation if conversation is not None else variables.pop("messages")
         text = template.render(messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
         if continue_final_message:
@@ -309,16 +405,12 @@ class Tokenizer:
 
 
 @cache
-def _tokenizer(encoder: bool) -> Tokenizer:
-    import pumice
-
-    if encoder:
-        return Tokenizer(_encoder()._tokenizer, None)
-    return Tokenizer(pumice.load(samples.smollm2())._tokenizer, samples.tools_template().read_text())
+def _tokenizer(kind: str) -> Tokenizer:
+    return Tokenizer(_loaded(kind)._tokenizer, TEMPLATE if kind == "decoder" else None)
 
 
 def get_tokenizer(tokenizer_name: str, *_: Any, **__: Any) -> Tokenizer:
-    return _tokenizer(_is_encoder(tokenizer_name, ()))
+    return _tokenizer(_kind(tokenizer_name, ()))
 
 
 class _AutoTokenizer:
@@ -341,6 +433,11 @@ def _correct(model: Any, texts: Sequence[str], outputs: Any, dimensions: int | N
     _check_close(embeddings_0_lst=[row[:dimensions] for row in model.encode(texts)], embeddings_1_lst=outputs, tol=1e-2)
 
 
+def _softmax(given: Any, dim: int = -1) -> Any:
+    powers = np.exp(given - given.max(axis=dim, keepdims=True))
+    return powers / powers.sum(axis=dim, keepdims=True)
+
+
 def _normalize(given: Any, p: int = 2, dim: int = -1) -> Any:
     return given / np.linalg.norm(given, axis=dim, keepdims=True)
 
@@ -359,9 +456,9 @@ GIVEN: dict[str, dict[str, Any]] = {
     },
     "tests.models.utils": {"check_embeddings_close": _check_close},
     "tests.models.language.pooling.embed_utils": {"float_embeddings": _float_embeddings, "run_embedding_correctness_test": _correct},
-    "tests.entrypoints.pooling.scoring.util": {"EncoderScoringHfRunner": Reference},
+    "tests.entrypoints.pooling.scoring.util": {"EncoderScoringHfRunner": Reference, "ColBERTScoringHfRunner": Reference},
     "torch": {"tensor": np.array, "allclose": np.allclose, "float32": np.float32},
-    "torch.nn.functional": {"normalize": _normalize, "sigmoid": lambda given: 1 / (1 + np.exp(-given))},
+    "torch.nn.functional": {"normalize": _normalize, "softmax": _softmax, "sigmoid": lambda given: 1 / (1 + np.exp(-given))},
     "transformers": {"AutoTokenizer": _AutoTokenizer},
     "vllm.tokenizers": {"get_tokenizer": get_tokenizer},
     "vllm.transformers_utils.tokenizer": {"get_tokenizer": get_tokenizer},
@@ -391,6 +488,7 @@ def _uses_server(item: Any) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    Absent.tests_run = True
     kept = [item for item in items if _uses_server(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
