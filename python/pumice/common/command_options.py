@@ -70,9 +70,10 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
     "follow_links": (yes_or_no, "yes: links in the model's folder may lead anywhere"),
 }
-# The options in LOADING and those of the chat template, for the commands that hold conversations.
+# The options in LOADING, and those of the chat template and of an adapter, for the commands that hold conversations.
 LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {
     "chat_template": (str, "a file with a Jinja template, or the name of one of the model's own, in place of the model's"),
+    "lora": (str, "an adapter that is added to the weights: a PEFT folder or a GGUF adapter"),
 }
 
 

@@ -256,12 +256,12 @@ def test_a_model_that_cannot_do_it(cli: Any, tmp_path: Path) -> None:
 
 
 def test_options_of_loading() -> None:
-    """Commands that hold conversations take a chat template, and others do not."""
+    """Commands that hold conversations take a chat template and an adapter, and others do not."""
     from pumice.__main__ import _load_options, parser
 
     for command in ("chat", "serve"):
-        arguments = parser().parse_args([command, "m", "--chat-template", "t.jinja", "--n-ctx", "64"])
-        assert _load_options(arguments) == {"chat_template": "t.jinja", "n_ctx": 64}
+        arguments = parser().parse_args([command, "m", "--chat-template", "t.jinja", "--n-ctx", "64", "--lora", "a.gguf"])
+        assert _load_options(arguments) == {"chat_template": "t.jinja", "n_ctx": 64, "lora": "a.gguf"}
     for command in ("plan", "bench"):
         assert _load_options(parser().parse_args([command, "m", "--n-ctx", "64"])) == {"n_ctx": 64}
         with pytest.raises(SystemExit):
