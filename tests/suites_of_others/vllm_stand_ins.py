@@ -188,11 +188,28 @@ def _model(kind: str) -> Path:
     return folder
 
 
+@cache
+def _adapter() -> Path:
+    """Returns the path of an adapter of SmolLM2, a GGUF file. Its numbers are random, and so small that answers still make sense."""
+    from pumice.gguf.container import Tensor, head_bytes, padded
+
+    random, width, rank = np.random.default_rng(2), 576, 4
+    made = {"a": random.normal(size=(rank, width)) / width, "b": random.normal(size=(width, rank)) / width}
+    tensors = [Tensor(f"blk.0.attn_q.weight.lora_{name}", "F32", values.shape) for name, values in made.items()]
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float(rank)}
+    path = Path(tempfile.mkdtemp()) / "adapter.gguf"
+    data = (
+        values.astype(np.float32).tobytes().ljust(padded(each.bytes), b"\0") for each, values in zip(tensors, made.values(), strict=True)
+    )
+    path.write_bytes(head_bytes(keys, tensors) + b"".join(data))
+    return path
+
+
 # ---------------------------------------------------------------- the server
 # The template of SmolLM2, and the same as one of a model that reasons. Its reasoning begins in the prompt, as in some of Qwen's templates.
 TEMPLATE = (Path(__file__).parent / "small_model.jinja").read_text()
 REASONS = TEMPLATE.replace("{%- set reasons = false %}", "{%- set reasons = true %}")
-MOST_TOKENS = 8192  # that SmolLM2 takes
+MOST_TOKENS = (512, 8192)  # that the layers of all-MiniLM-L6-v2 and of SmolLM2 take
 REASONING_TOKENS = "24"  # in case that SmolLM2 does not end its reasoning by itself
 
 
@@ -222,8 +239,8 @@ def _command(model: str, arguments: Sequence[str]) -> list[str]:
     template = value_of("--chat-template")
     if kind != "decoder":
         options.append("--token-inputs")
-    elif (longest := value_of("--max-model-len") or value_of("--max_model_len")) is not None:
-        options += ["--n-ctx", str(min(int(longest), MOST_TOKENS))]
+    if (longest := value_of("--max-model-len") or value_of("--max_model_len")) is not None:
+        options += ["--n-ctx", str(min(int(longest), MOST_TOKENS[kind == "decoder"]))]
     if template is None and kind in ("decoder", "classifier"):
         template = TEMPLATE
         if "--reasoning-parser" in given or "gpt-oss" in model:
@@ -235,7 +252,9 @@ def _command(model: str, arguments: Sequence[str]) -> list[str]:
             path.write_text(template)
             template = str(path)
         options += ["--chat-template", template]
-    return [f"{names[0]}={_model(kind)}", *options]
+    adapted = [each.partition("=")[0] for each in given.get("--lora-modules", ())]
+    options += [part for each in adapted for part in ("--load", f"{each}.lora={_adapter()}")]
+    return [f"{names[0]}={_model(kind)}", *(f"{each}={_model(kind)}" for each in adapted), *options]
 
 
 class RemoteOpenAIServer:
@@ -413,6 +432,16 @@ def get_tokenizer(tokenizer_name: str, *_: Any, **__: Any) -> Tokenizer:
     return _tokenizer(_kind(tokenizer_name, ()))
 
 
+class ModelConfig:
+    """What the tests ask about a model without a server."""
+
+    def __init__(self, model: str, *_: Any, **__: Any) -> None:
+        self._kind = _kind(model, ())
+
+    def get_vocab_size(self) -> int:
+        return int(_loaded(self._kind).info["vocab_size"])
+
+
 class _AutoTokenizer:
     from_pretrained = staticmethod(get_tokenizer)
 
@@ -457,9 +486,10 @@ GIVEN: dict[str, dict[str, Any]] = {
     "tests.models.utils": {"check_embeddings_close": _check_close},
     "tests.models.language.pooling.embed_utils": {"float_embeddings": _float_embeddings, "run_embedding_correctness_test": _correct},
     "tests.entrypoints.pooling.scoring.util": {"EncoderScoringHfRunner": Reference, "ColBERTScoringHfRunner": Reference},
-    "torch": {"tensor": np.array, "allclose": np.allclose, "float32": np.float32},
+    "torch": {"tensor": np.array, "allclose": np.allclose, "float32": np.float32, "long": np.int64, "iinfo": np.iinfo},
     "torch.nn.functional": {"normalize": _normalize, "softmax": _softmax, "sigmoid": lambda given: 1 / (1 + np.exp(-given))},
     "transformers": {"AutoTokenizer": _AutoTokenizer},
+    "vllm.config": {"ModelConfig": ModelConfig},
     "vllm.tokenizers": {"get_tokenizer": get_tokenizer},
     "vllm.transformers_utils.tokenizer": {"get_tokenizer": get_tokenizer},
     **{
