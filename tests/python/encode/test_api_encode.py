@@ -255,10 +255,21 @@ def test_truncation_warns_once_with_counts(model: Any, pumice: Any) -> None:
     assert result.shape == (4, HIDDEN)
 
 
+def test_truncate_to_a_number_of_tokens(model: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no warning, because the caller wants it
+        found = model.encode(["a", "b" * 100], truncate=7, details=True)
+        assert found.tokens.tolist() == [3, 7] and found.cut.tolist() == [0, 95]
+        assert np.array_equal(model.encode("b" * 100, truncate=7), found.vectors[1])
+    for wrong in (0, -1, 65):
+        with pytest.raises(ValueError, match=r"truncate=-?\d+ is out of range: it must be at least 1 and at most 64"):
+            model.encode("a", truncate=wrong)
+
+
 def test_truncate_error(model: Any, pumice: Any) -> None:
     with pytest.raises(pumice.ContextLengthError, match="text 1 has 102 tokens and this model takes 64"):
         model.encode(["a", "b" * 100], truncate="error")
-    with pytest.raises(ValueError, match="truncate=False is neither True"):
+    with pytest.raises(ValueError, match="truncate=False is none of True"):
         model.encode("a", truncate=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
