@@ -13,6 +13,7 @@ import pytest
 from module_models import TEXTS, make_folder
 
 import pumice
+from pumice.encode.windows import Reading
 
 SENTENCES = ["dense", "poolings", "residual", "prompt", "decoder", "clip", "static", "model2vec", "model2vec_mapped", "router"]
 TOKENS = ["colbert", "late", "late_attended", "pylate"]
@@ -88,7 +89,7 @@ def test_vectors_of_tokens(name: str, tmp_path: Path) -> None:
             windows = model._encoder._windows
             prompt = windows.prompt_text(None, role if role in model.info["prompts"] else None)
             cuts = windows.cuts(role, True)
-            tokens = [windows.window([text], 0, prompt, cuts, role) for text in SOME]
+            tokens = [windows.window([text], 0, Reading(prompt, role), cuts) for text in SOME]
             assert found.tokens.tolist() == [len(window.ids) for window in tokens]
             # A text that is doubled loses twice its own words, and the special tokens around it only once.
             twice = call([f"{LONG} {LONG}"], details=True, output="tokens")
