@@ -128,7 +128,8 @@ def _modality(values: dict[str, Any], file: Path, task: str, folder: Path) -> tu
     if not pooled and (entry.get("method"), *found) not in (("forward", output, name), ("forward", [output], name)):
         raise UnsupportedModelError(
             f"{shown_path(file)}: modality_config gives a {key} the method {shown(entry.get('method'))} and its output "
-            f"{shown(found[0])} as {shown(found[1])}. This version runs forward and {output} as {name}; its vectors would be others"
+            f"{shown(found[0])} as {shown(found[1])}. With the transformer_task {shown(task)} this version runs forward and {output} "
+            f"as {name}; its vectors would be others"
         )
     if key == "text":
         return None, pooled
