@@ -9,13 +9,13 @@ import os
 import re
 import secrets
 import stat
-import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
 from ..common.arguments import shown_path
+from ..common.forks import Lock
 from ..common.stdio import OutputError
 from .line_reader import Line
 
@@ -179,7 +179,7 @@ class Answers:
         self._files, self.run, self.in_order = [file, *([errors] if errors else [])], run, in_order
         self._digests = array("Q", [0])  # number of a line of the input -> its hash when it was answered, or 0
         self.earlier = self.earlier_errors = 0  # numbers of answers of earlier runs, and of those in the file of errors
-        self._writes = threading.Lock()  # held while answers are written
+        self._writes = Lock()  # held while answers are written
 
     def read_earlier(self, mixed: bool) -> None:
         """Reads which lines have an answer. mixed: whether the answers may be of a run with other models or options. Raises ValueError if
@@ -246,13 +246,13 @@ class Answers:
         if not self.in_order:
             places.sort(key=lambda each: self._files.index(each[0]))
         # In order, a line is written after all before it, whichever their files are, so that a kill leaves no line out.
-        with self._writes:
+        with self._writes():
             for file, group in groupby(places, key=lambda each: each[0]):
                 file.write(b"".join(data for _, data in group))
 
     def hold(self, seconds: float) -> None:
         """Prevents further writes, because the process ends. Waits at most so long for one that is under way."""
-        self._writes.acquire(timeout=seconds)
+        self._writes().acquire(timeout=seconds)
 
     def sync(self) -> None:
         """Waits until the disk has all answers."""

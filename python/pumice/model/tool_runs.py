@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..chats.tool_runs import MOST_AT_ONCE, RUN_DEFAULTS, Job, Run, RunKeywords, ToolResult, ToolRun
 from ..common.arguments import checked_keywords
+from ..common.forks import Lock
 from ..common.interruptible import POLL_SECONDS, Work
 from ..common.pools import Pool
 from ..generate.generation import Chunk, Stream
@@ -30,13 +30,14 @@ class ToolStream(Iterator["Chunk | ToolResult"]):
         self._run, self._driver = run, _Driver(model, run)
         self._steps = self._driver.steps()
         self._result: ToolRun | None = None
-        self._lock = threading.Lock()  # held by the thread that is inside `_steps`
+        self._lock = Lock()  # held by the thread that is inside `_steps`
 
     def __iter__(self) -> ToolStream:
         return self
 
     def __next__(self) -> Chunk | ToolResult:
-        if not self._lock.acquire(blocking=False):
+        lock = self._lock()
+        if not lock.acquire(blocking=False):
             if self._run.closed:
                 raise StopIteration
             raise ValueError("this stream is being read already; its steps come to one thread at a time")
@@ -49,7 +50,7 @@ class ToolStream(Iterator["Chunk | ToolResult"]):
             self._result = self._run.broken(error)
             raise
         finally:
-            self._lock.release()
+            lock.release()
             if self._run.closed:  # by another thread, which did not wait for this one
                 self.close()
 
@@ -64,12 +65,13 @@ class ToolStream(Iterator["Chunk | ToolResult"]):
         self._run.closed = True
         if (stream := self._driver.stream) is not None:
             stream.close()
-        if self._lock.acquire(blocking=False):
+        lock = self._lock()
+        if lock.acquire(blocking=False):
             try:
                 self._steps.close()
                 self._result = self._result or self._run.outcome()
             finally:
-                self._lock.release()
+                lock.release()
 
     def __enter__(self) -> ToolStream:
         return self
@@ -85,7 +87,7 @@ class _Driver:
         self._model, self._run = model, run
         self._pool: Pool | None = None
         self._coroutines: Coroutines | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.stream: Stream | None = None  # the answer that is being written, if the run is a stream
 
     def steps(self) -> Generator[Chunk | ToolResult, None, None]:
@@ -123,7 +125,7 @@ class _Driver:
         return stream.result
 
     def _await(self, awaitable: Any) -> Any:
-        with self._lock:  # several calls may come here at the same time
+        with self._lock():  # several calls may come here at the same time
             if self._coroutines is None:
                 from ..event_loops.coroutines import Coroutines
 

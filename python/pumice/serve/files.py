@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.parse import parse_qs
 
 from .. import _core
 from ..common.arguments import shown, shown_path
+from ..common.forks import Lock
 from .calls import Call
 from .failures import Refused, new_id
 
@@ -57,7 +57,7 @@ class Records:
     def __init__(self, folder: Path, keys: Mapping[str, type]) -> None:
         """keys: key -> type of its value, for those that a record cannot lack. Raises ValueError if a file is no such record."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._saving = folder, threading.Lock()
+        self._folder, self._saving = folder, Lock()
         self._all: dict[str, Record] = {}
         for path in folder.glob("*.json"):
             if _NAME.fullmatch(path.stem):
@@ -80,7 +80,7 @@ class Records:
 
     def save(self, record: Record) -> None:
         """Writes a record, which replaces an older one. Raises OSError."""
-        with self._saving:  # or the file would have what another thread has read from the record before
+        with self._saving():  # or the file would have what another thread has read from the record before
             file, data = _core.NewFile(str(self._folder / f"{record['id']}.json")), json.dumps(record).encode()
             file.write(0, data)
             file.finish()

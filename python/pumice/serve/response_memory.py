@@ -9,11 +9,11 @@ import hmac
 import os
 import sqlite3
 import stat
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..common.arguments import shown_path
+from ..common.forks import Lock
 
 FILE = "responses.sqlite"  # name of the database in the folder
 BUSY_SECONDS = 5.0  # maximum time in seconds for which a process waits while another one changes the database
@@ -56,7 +56,7 @@ class ResponseMemory:
     def __init__(self, folder: str | None, most: int, most_bytes: int) -> None:
         """folder: where the database is, or None for one in memory. most: 0 keeps nothing. Raises OSError if there can be no database."""
         self.most, self._most_bytes = most, most_bytes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         try:
             self._database = sqlite3.connect(
                 ":memory:" if folder is None else _file_in(folder), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -71,13 +71,13 @@ class ResponseMemory:
 
     def close(self) -> None:
         """Closes the database."""
-        with self._lock:
+        with self._lock():
             self._database.close()
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """Runs the block as one transaction."""
-        with self._lock:
+        with self._lock():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
@@ -123,14 +123,14 @@ class ResponseMemory:
 
     def response(self, name: bytes) -> bytes | None:
         """Returns a response's object as JSON, or None if it is not there."""
-        with self._lock:
+        with self._lock():
             row = self._database.execute("SELECT response FROM contents WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def read(self, names: Sequence[bytes]) -> list[Kept] | None:
         """Returns what responses add to their conversation, or None if one of them is not there."""
         found = []
-        with self._lock:
+        with self._lock():
             for name in names:
                 row = self._database.execute("SELECT inputs, items FROM contents WHERE name = ?", (name,)).fetchone()
                 if row is None:
