@@ -4,7 +4,7 @@ https://github.com/huggingface/sentence-transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,10 @@ def unknown_keys(kind: str, values: Mapping[str, Any], file: Path) -> tuple[str,
     unknown = [key for key in values if key not in known.read and key not in known.idle]
     if not unknown:
         return ()
-    names = ", ".join(shown(key, 60) for key in unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
     keys = "a key that this version does not know" if len(unknown) == 1 else "keys that this version does not know"
-    return (f"has {keys} in {file.parent.name}/{file.name} ({names}): results may differ from the original's",)
+    return (f"has {keys} in {file.parent.name}/{file.name} ({first_of(unknown)}): results may differ from the original's",)
+
+
+def first_of(keys: Sequence[str]) -> str:
+    """Returns the first eight keys as text for a note, and how many more there are."""
+    return ", ".join(shown(key, 80) for key in keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")

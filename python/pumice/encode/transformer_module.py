@@ -12,7 +12,7 @@ from ..common.arguments import shown, shown_path
 from ..common.side_files import field as json_field
 from ..common.side_files import read_object
 from ..errors import ModelFormatError, UnsupportedModelError
-from .known_keys import unknown_keys
+from .known_keys import first_of, unknown_keys
 
 # The names of the file. The first one that is there and not empty is read.
 NAMES = (
@@ -194,5 +194,4 @@ def _tokens(values: dict[str, Any], key: str, file: Path, where: str) -> int:
 
 
 def _note(unknown: list[str], file: Path) -> str:
-    names = ", ".join(shown(name, 80) for name in unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
-    return f"has settings in {file.name} that this version does not use ({names}): results may differ from the original's"
+    return f"has settings in {file.name} that this version does not use ({first_of(unknown)}): results may differ from the original's"
