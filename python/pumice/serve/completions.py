@@ -186,9 +186,7 @@ async def complete(call: Call) -> None:
     """Answers a request."""
     read = await call.read()
     async with call.using(read) as served:
-        model = served.model
-        assert model is not None
-        model._need("generate", "generate()")
+        model = served.generator()
         asked = _Asked(call, read, model, await call.translated(_prompts, read["prompt"]))
         form = await call.translated(grammar_of, read)
         await asked.prepare()

@@ -52,6 +52,12 @@ class Served:
             return None
         return int(self.model._info["n_ctx" if "generate" in self.model._info["tasks"] else "max_tokens"])
 
+    def generator(self) -> Model:
+        """Returns the model, which must be in memory. Raises UnsupportedTaskError if it does not generate."""
+        assert self.model is not None
+        self.model._need("generate", "generate()")
+        return self.model
+
     async def load(self, settings: Settings) -> None:
         """Loads the model. Several tasks may wait for the same load. It is stopped if all of them are cancelled."""
         try:

@@ -262,9 +262,7 @@ async def complete(call: Call) -> None:
     """Continues prompts, in llama.cpp's form."""
     read = await call.read()
     async with call.using(read) as served:
-        model = served.model
-        assert model is not None
-        model._need("generate", "generate()")
+        model = served.generator()
         asked = await call.translated(_Asked, call, read, model)
         prompts, several = await call.server.aside(_prompts, model, read["prompt"])
         await _answered(call, asked, served.name, prompts, several)
@@ -274,9 +272,7 @@ async def infill(call: Call) -> None:
     """Fills a gap between two texts, in llama.cpp's form."""
     read = await call.read()
     async with call.using(read) as served:
-        model = served.model
-        assert model is not None
-        model._need("generate", "generate()")
+        model = served.generator()
         asked = await call.translated(_Asked, call, read, model)
         gaps = gaps_of(model._tokenizer, served.name)
         files = [(each.get("filename") or OTHER_FILE, each["text"]) for each in read["input_extra"] or ()]
