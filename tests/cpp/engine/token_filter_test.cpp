@@ -79,7 +79,8 @@ std::vector<Answer> answers(toy::Model& m, const std::vector<Ids>& prompts, cons
 
 // Returns the answer that a sequence must get. It runs alone, without a scheduler, and chooses tokens from whole rows of logits in which
 // those of forbidden tokens are -1e30.
-Answer expected(Ids ids, const GenerateParams& params, std::uint64_t stream) {
+Answer expected(Ids ids, const GenerateParams& params, std::uint64_t number) {
+  const std::uint64_t seed = seed_of_answer(*params.sampling.seed, number);
   Answer answer;
   std::vector<std::unique_ptr<TokenFilter>> filters;
   for (const auto& filter : params.filters) filters.push_back(filter->clone());
@@ -95,7 +96,7 @@ Answer expected(Ids ids, const GenerateParams& params, std::uint64_t stream) {
         if ((mask[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) == 0) row[static_cast<std::size_t>(id)] = -1e30f;
     }
     Choice choice;
-    Sampler().choose(params.sampling, row, seen, {*params.sampling.seed, stream, answer.ids.size()}, choice, {.ids = ids, .mu = mu});
+    Sampler().choose(params.sampling, row, seen, {seed, 0, answer.ids.size()}, choice, {.ids = ids, .mu = mu});
     mu = choice.mu;
     if (std::ranges::find(params.eos_ids, choice.id) != params.eos_ids.end()) {
       answer.finish = Finish::eos;
